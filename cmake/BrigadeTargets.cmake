@@ -1,0 +1,31 @@
+# One function for a room's library and one for its tests, so that each room's list stays short.
+
+# brigade_library(name SOURCES a.cc ... DEPS target ... [PRIVATE_DEPS target ...])
+function(brigade_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  if(ARG_SOURCES)
+    add_library(${name} STATIC ${ARG_SOURCES})
+    target_link_libraries(${name} PUBLIC brigade_options ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+  else()
+    add_library(${name} INTERFACE)
+    target_link_libraries(${name} INTERFACE brigade_options ${ARG_DEPS})
+  endif()
+endfunction()
+
+# brigade_test(name SOURCES a.cc ... DEPS target ... LABELS a b [TIMEOUT seconds] [LONG])
+# Registers the fast form. With LONG a second registration name_long runs at full scale under the label "long".
+function(brigade_test name)
+  cmake_parse_arguments(ARG "LONG" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} brigade_test_support GTest::gmock GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  if(ARG_LONG)
+    add_test(NAME ${name}_long COMMAND ${name})
+    set_tests_properties(${name}_long PROPERTIES LABELS "long;${ARG_LABELS}" TIMEOUT 3600
+                         ENVIRONMENT "BRIGADE_TEST_SCALE=1;BRIGADE_TEST_LONG=1")
+  endif()
+endfunction()

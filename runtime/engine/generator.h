@@ -1,0 +1,53 @@
+// The engine as the API sees it: requests in, token streams out. The real one runs the step loop;
+// tests put a scripted one here. All methods are thread-safe and return at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/request/request.h"
+#include "runtime/stream/token_stream.h"
+
+namespace brigade::runtime {
+
+// Gauges are now, counters since start.
+struct GeneratorStatus {
+  bool ready = false;            // a warm-up step has run
+  bool draining = false;
+  bool step_loop_alive = true;   // false: work exists and no step has ended for stall_limit
+  std::string not_ready_reason;
+  int waiting_requests = 0;
+  int64_t waiting_tokens = 0;
+  int running_sequences = 0;
+  int kv_blocks_total = 0;
+  int kv_blocks_in_use = 0;      // held by sequences
+  int kv_blocks_cached = 0;      // committed prefixes nobody holds now; reusable at once
+  int64_t requests_accepted = 0, requests_finished = 0, requests_failed = 0;
+  int64_t requests_cancelled = 0, requests_rejected = 0, requests_expired = 0;
+  int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0;
+  int64_t prefix_hit_tokens = 0, preemptions = 0, paused_for_reader = 0, nonfinite_rows = 0;
+  int max_sequences_in_step = 0; // largest batch so far
+  int64_t mixed_steps = 0;       // steps with prefill chunks and decodes together
+  std::vector<std::vector<int64_t>> expert_rows;  // [moe layer][expert], rows routed since start
+};
+
+class Generator {
+ public:
+  virtual ~Generator() = default;
+
+  // The request must have passed validate(). RESOURCE_EXHAUSTED at once when the queue is full, or
+  // when prompt and max_tokens can never fit the KV cache (the sentence gives both numbers);
+  // UNAVAILABLE while draining or before ready. Cancel through the stream.
+  virtual absl::StatusOr<std::shared_ptr<TokenStream>> submit(GenerateRequest request) = 0;
+
+  virtual GeneratorStatus status() const = 0;
+
+  // No new requests; running and waiting ones finish. Then idle() holds.
+  virtual void start_drain() = 0;
+  virtual bool idle() const = 0;
+};
+
+}  // namespace brigade::runtime

@@ -29,14 +29,15 @@ class Device {
  public:
   // `threads`: compute threads per stream, the caller's included.
   static absl::StatusOr<std::unique_ptr<Device>> create(DeviceKind kind, int threads);
-  // "cpu", "cpu_async"; INVALID_ARGUMENT names any other word.
+  // "cpu", "cpu_async", "cuda"; INVALID_ARGUMENT names any other word.
   static absl::StatusOr<DeviceKind> parse_kind(const std::string& name);
   virtual ~Device() = default;
 
   virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;
   virtual int num_threads() const = 0;
-  // 64-byte aligned, zeroed. RESOURCE_EXHAUSTED with the sizes when it does not fit.
+  // 64-byte aligned; contents undefined (cpu_async: all bytes 0xFF, which reads as NaN or -1).
+  // RESOURCE_EXHAUSTED with the sizes when it does not fit.
   virtual absl::StatusOr<void*> allocate(size_t bytes) = 0;
   virtual void free(void* data, size_t bytes) = 0;
   virtual size_t bytes_in_use() const = 0;
@@ -81,13 +82,15 @@ class Event {
   std::shared_ptr<State> state_;
 };
 
-// Work runs in order. On `cpu` each call has finished when it returns.
+// Work runs in order. On `cpu` each call has finished when it returns. An error inside enqueued work is
+// sticky: later calls on the stream return it.
 class Stream {
  public:
   virtual ~Stream() = default;
   virtual Device& device() const = 0;
 
-  // Host memory must stay valid and unchanged until the copy's point has passed.
+  // Host memory must stay valid and unchanged until the copy's point has passed. What copy_to_host
+  // writes may be read only then (cpu_async fills it with 0xFF until it is there).
   virtual absl::Status copy_to_device(void* device_to, const void* host_from, size_t bytes) = 0;
   virtual absl::Status copy_to_host(void* host_to, const void* device_from, size_t bytes) = 0;
   virtual absl::Status copy_on_device(void* device_to, const void* device_from, size_t bytes) = 0;

@@ -1,0 +1,74 @@
+#include "kernels/core/device.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/core/cpu_features.h"
+#include "kernels/core/device_cpu.h"
+#include "kernels/core/device_cpu_async.h"
+#include "kernels/core/event_state.h"
+#include "kernels/core/status.h"
+
+namespace brigade::kernels {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Device>> Device::create(DeviceKind kind, int threads) {
+  RETURN_IF_ERROR(check_cpu());
+  if (threads < 1 || threads > kMaxThreads) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("threads is ", threads, "; it must be between 1 and ", kMaxThreads));
+  }
+  switch (kind) {
+    case DeviceKind::kCpu: return create_cpu_device(threads);
+    case DeviceKind::kCpuAsync: return create_cpu_async_device(threads);
+    case DeviceKind::kCuda: break;
+  }
+  return absl::UnimplementedError("this build has no CUDA module");
+}
+
+absl::StatusOr<DeviceKind> Device::parse_kind(const std::string& name) {
+  if (name == "cpu") return DeviceKind::kCpu;
+  if (name == "cpu_async") return DeviceKind::kCpuAsync;
+  if (name == "cuda") return DeviceKind::kCuda;
+  return absl::InvalidArgumentError(
+      absl::StrCat("device '", name, "' is none of cpu, cpu_async, cuda"));
+}
+
+absl::StatusOr<Buffer> Buffer::allocate(Device& device, size_t bytes) {
+  Buffer buffer;
+  ASSIGN_OR_RETURN(buffer.data_, device.allocate(bytes));
+  buffer.device_ = &device;
+  buffer.bytes_ = bytes;
+  return buffer;
+}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : device_(std::exchange(other.device_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  if (this != &other) {
+    if (device_ != nullptr) device_->free(data_, bytes_);
+    device_ = std::exchange(other.device_, nullptr);
+    data_ = std::exchange(other.data_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+  }
+  return *this;
+}
+
+Buffer::~Buffer() {
+  if (device_ != nullptr) device_->free(data_, bytes_);
+}
+
+bool Event::ready() const { return state_ == nullptr || state_->ready(); }
+
+absl::Status Event::wait_until(absl::Time deadline) const {
+  return state_ == nullptr ? absl::OkStatus() : state_->wait_until(deadline);
+}
+
+}  // namespace brigade::kernels

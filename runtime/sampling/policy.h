@@ -17,6 +17,7 @@ namespace brigade::runtime {
 class TokenCounts {
  public:
   explicit TokenCounts(std::span<const int32_t> prompt = {});
+  void reserve_outputs(int tokens);   // so that add_output of this many does not allocate
   void add_output(int32_t token);
   void remove_output(int32_t token);  // takes a draft token back
   // Calls f(token, in_prompt, output_count) for every token seen.
@@ -50,7 +51,7 @@ class Policy {
  public:
   explicit Policy(int vocab);
 
-  // False when the row holds a NaN, or +Inf, or leaves no candidate: nothing is ever drawn from such
+  // logits: [vocab]. False when the row holds a NaN, or +Inf, or leaves no candidate: nothing is ever drawn from such
   // a row. Distribution storage is reused.
   bool distribution(std::span<const float> logits, const PolicyInput& input, Distribution* out);
 
@@ -59,12 +60,17 @@ class Policy {
     double score;
     int32_t token;
   };
+  void score_tokens(std::span<const float> logits, const PolicyInput& input);
+  bool pick_best(Distribution* out) const;
+  void select_best(size_t count);
   void apply_top_k(int top_k);
-  void apply_top_p_min_p(double top_p, double min_p);
+  double exponentiate(double best);
+  void apply_top_p(double top_p, double sum);
 
-  std::vector<double> scores_;
-  std::vector<Candidate> candidates_;
-  std::vector<uint8_t> allowed_;
+  std::vector<double> scores_;         // [vocab]
+  std::vector<Candidate> candidates_;  // ascending token id; scores, later weights
+  std::vector<Candidate> selected_;
+  std::vector<uint8_t> allowed_;       // [vocab]
 };
 
 // All logits finite except -Inf? False names a row that must not be sampled (NaN or +Inf, or all -Inf).

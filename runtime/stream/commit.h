@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/request/request.h"
@@ -22,8 +23,8 @@ namespace brigade::runtime {
 // What one sequence has produced so far. Owned by the sequence.
 class SequenceOutput {
  public:
-  // `tokenizer` may be null (no text is made; stop strings must be empty) and must outlive this.
-  // generated_so_far of the request is taken in without events.
+  // `request` and `tokenizer` must outlive this; `tokenizer` may be null (no text is made; stop
+  // strings must be empty). generated_so_far is taken in without events.
   SequenceOutput(const GenerateRequest& request, int sample_index,
                  std::span<const int32_t> eos_tokens, const Tokenizer* tokenizer);
 
@@ -36,7 +37,7 @@ class SequenceOutput {
   // EOS and stop ids, which the policy must forbid while fewer than min_tokens are committed.
   std::span<const int32_t> forbidden_now() const;
 
-  // Commits `token`. The event carries it; with a finish it also carries the rest of the text. A stop
+  // Commits `token`. Not after the end. The event carries it; with a finish it also carries the rest of the text. A stop
   // or EOS id is committed and counted but makes no text.
   TokenEvent commit_token(int32_t token, std::optional<TokenLogprob> logprob);
 
@@ -44,13 +45,15 @@ class SequenceOutput {
   TokenEvent finish(FinishReason reason, absl::Status error);
 
  private:
-  void append_text(const std::string& text, TokenEvent* event);
+  bool below_minimum() const { return static_cast<int>(tokens_.size()) < request_.min_tokens; }
+  void take(int32_t token);
+  void add_text(std::string_view text, TokenEvent* event);
   void end(FinishReason reason, TokenEvent* event);
 
   const GenerateRequest& request_;
   const int sample_index_;
   const Tokenizer* tokenizer_;
-  std::vector<int32_t> eos_tokens_;
+  const bool counts_needed_;
   std::vector<int32_t> ending_ids_;  // EOS (unless ignored) and stop ids
   std::vector<int32_t> tokens_;
   TokenCounts counts_;

@@ -4,12 +4,11 @@
 // stays bounded. The consumer may poll, wait with a deadline, or set a callback. Thread-safe.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <mutex>
-#include <condition_variable>
 #include <optional>
 #include <string>
 #include <utility>
@@ -53,9 +52,10 @@ struct TokenEvent {
 
 class TokenStream {
  public:
-  // `capacity`: events held at most, end events aside (at most one per sequence).
+  // `capacity`: events held at most, end events aside (one per sequence; kMaxSequences at most).
   // `on_room`: called, from the consumer's thread, when a full queue gets room or the consumer
   // cancels; the engine wakes its step thread with it. May be empty.
+  static constexpr size_t kMaxSequences = 64;
   TokenStream(size_t capacity, std::function<void()> on_room);
 
   // Producer.
@@ -73,10 +73,14 @@ class TokenStream {
   void cancel();                // the client is gone; the engine frees everything at its next step
 
  private:
+  bool take_first(TokenEvent* event, bool* gave_room);
+
   mutable std::mutex mutex_;
   std::condition_variable readable_;
-  std::deque<TokenEvent> events_;
   const size_t capacity_;
+  std::vector<TokenEvent> ring_;  // planned at start: a push allocates nothing
+  size_t first_ = 0;
+  size_t count_ = 0;
   std::function<void()> on_room_;
   std::function<void()> on_readable_;
   bool closed_ = false;

@@ -176,8 +176,11 @@ TEST(TokenCounts, ADraftTokenCanBeTakenBack) {
   counts.remove_output(7);
   int seen = 0;
   counts.for_each([&](int32_t token, bool in_prompt, int output_count) {
-    if (token == 5) EXPECT_TRUE(in_prompt && output_count == 1);
-    if (token == 7) EXPECT_TRUE(!in_prompt && output_count == 0);
+    if (token == 5) {
+      EXPECT_TRUE(in_prompt && output_count == 1);
+    } else {
+      EXPECT_TRUE(token == 7 && !in_prompt && output_count == 0);
+    }
     ++seen;
   });
   EXPECT_EQ(seen, 2);

@@ -11,10 +11,11 @@ REQUIRED = 100 * TOLERANCE
 def planted_faults(case):
     """name -> (Faults, where it must show: at "most" positions or at the "worst" one)."""
     other_theta = 10000.0 if case.rope_theta > 1e5 else 1e6
+    other_eps = 1e-6 if case.rms_norm_eps > 5e-6 else 1e-5
     faults = {
         "interleaved rope": (Faults(interleaved_rope=True), "worst"),
         "other rope theta": (Faults(rope_theta=other_theta), "worst"),
-        "another rms eps": (Faults(rms_norm_eps=1e-6 if case.rms_norm_eps > 5e-6 else 1e-5), "worst"),
+        "another rms eps": (Faults(rms_norm_eps=other_eps), "worst"),
     }
     if case.llama3_scaling:
         faults["no rope scaling"] = (Faults(ignore_rope_scaling=True), "worst")

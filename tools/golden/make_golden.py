@@ -35,7 +35,7 @@ ROUTER_MARGIN = 1e-3
 DISTINCT_TOKENS = 12
 # The numpy reference and `transformers` (which keeps norms and rope in f32) must agree this well.
 AGREEMENT = 5e-6
-# All of `transformers` in f32: an f32 implementation must be able to stay well inside the tolerance.
+# All of `transformers` in f32: f32 arithmetic must be able to stay well inside the tolerance.
 F32_NOISE = TOLERANCE / 4
 
 
@@ -62,7 +62,7 @@ def greedy(model, prompt):
 
 
 def greedy_margins(rows):
-    """Smallest top-1 minus top-2 over all steps: in logits, and relative to the row's max |logit|."""
+    """Smallest top-1 minus top-2 of all steps: in logits, and relative to the row's max |logit|."""
     best = rows.topk(2, dim=-1).values
     margin = best[:, 0] - best[:, 1]
     return float(margin.min()), float((margin / rows.abs().amax(dim=-1)).min())

@@ -1,4 +1,4 @@
-"""Makes tests/data/routing/routing_cases.json: router logits, a rule, the expected experts and gates.
+"""Makes tests/data/routing/routing_cases.json: logits, a rule, the expected experts and gates.
 
 The rules are computed here in float64 and, where a family in `transformers` has the same rule,
 compared with its router. Run with --check to compare with the committed file and write nothing.
@@ -160,7 +160,8 @@ def family_router(rule):
         same = not grouped and rule["scale"] == 1.0
         return ("gpt_oss", GptOssTopKRouter(config)) if same else None
     if not rule["renormalize"] and (grouped or rule["scale"] != 1.0):
-        return ("deepseek_v2", DeepseekV2TopkRouter(config)) if rule["group_score"] == "max" else None
+        same = rule["group_score"] == "max"
+        return ("deepseek_v2", DeepseekV2TopkRouter(config)) if same else None
     if grouped or rule["scale"] != 1.0:
         return None
     if rule["renormalize"] and rule["num_experts"] % 2 == 0:  # the two have one rule: share them

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/core/device.h"
+#include "kernels/core/dtype.h"
 #include "kernels/core/waker.h"
 
 namespace brigade::expert_parallel {

@@ -124,9 +124,9 @@ def main():
         compare_tokenizer(os.path.join(args.folder, name, "tokenizer.json"), tokenizer)
         cases += golden_cases(name, reference, tokenizer)
     if args.write_golden:
-        note = ("greedy_ids and logits from a float64 forward of the bf16 weights; prompt_ids start "
-                "with the end-of-text token; last_top8: the eight largest logits at the last "
-                "position of prompt_ids + greedy_ids")
+        note = ("greedy_ids and logits from a float64 forward of the bf16 weights; prompt_ids "
+                "start with the end-of-text token; last_top8: the eight largest logits at the "
+                "last position of prompt_ids + greedy_ids")
         with open(os.path.join(args.folder, "golden.json"), "w", encoding="utf-8") as f:
             json.dump({"note": note, "cases": cases}, f, indent=1)
             f.write("\n")

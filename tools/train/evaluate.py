@@ -41,11 +41,13 @@ def parse():
 
 def report_held_out(name, model, docs, byte_count):
     nats, bits, shares = held_out(model, docs, byte_count)
-    print(f"{name}: {nats:.4f} nats/token, **{bits:.4f} bits/byte** on {len(docs)} held-out stories")
+    print(f"{name}: {nats:.4f} nats/token, **{bits:.4f} bits/byte** on {len(docs)} held-out "
+          "stories")
     if shares is None:
         return
     experts = model.config.experts
-    print("\n| layer | rows per expert, 1.00 = even | busiest | idlest |\n| --- | --- | --- | --- |")
+    print("\n| layer | rows per expert, 1.00 = even | busiest | idlest |")
+    print("| --- | --- | --- | --- |")
     for i, row in enumerate(shares * experts):
         cells = " ".join(f"{x:.2f}" for x in row)
         print(f"| {i} | {cells} | {row.max():.3f} | {row.min():.3f} |")
@@ -60,8 +62,8 @@ def prompt_sets(docs):
 def report_draft(target, draft, docs, folder):
     pool = torch.load(os.path.join(folder, "pool_sequences.pt"), weights_only=True)
     pool_grams = {g for ids in pool for g in grams(ids, POOL_GRAM)}
-    print("\n| prompts (up to 160 new tokens) | agreement, all | outside the pool | tokens/pass k=2 "
-          "| k=4 | accepted at T 0.7 |\n| --- | --- | --- | --- | --- | --- |")
+    print("\n| prompts (up to 160 new tokens) | agreement, all | outside the pool | "
+          "tokens/pass k=2 | k=4 | accepted at T 0.7 |\n| --- | --- | --- | --- | --- | --- |")
     for name, prompts in prompt_sets(docs):
         out = continue_prompts(target, prompts, 160)
         agreed = greedy_agreement(draft, prompts, out)

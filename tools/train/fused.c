@@ -1,12 +1,13 @@
 // Fused float32 kernels for training on one CPU core, called through ctypes from fused.py.
 // Every matrix is row-major and contiguous. Build:
-//   gcc -O3 -march=native -mprefer-vector-width=512 -ffast-math -shared -fPIC fused.c -o fused.so -lmvec -lm
+//   gcc -O3 -march=native -mprefer-vector-width=512 -ffast-math -shared -fPIC fused.c
+//       -o fused.so -lmvec -lm
 // gcc vectorises expf (libmvec) only under the full -ffast-math, so no kernel relies on infinities.
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-// ---- RMSNorm: y = x * inv * w, inv = 1 / sqrt(mean(x^2) + eps); inv is kept for the backward. ----
+// ---- RMSNorm: y = x * inv * w, inv = 1 / sqrt(mean(x^2) + eps), kept for the backward. ----
 
 void rms_forward(const float* x, const float* w, float* y, float* inv, long n, long d, float eps) {
   for (long i = 0; i < n; i++) {
@@ -133,12 +134,14 @@ void split_qkv_backward(float* dx, const float* dq, const float* dk, const float
 // [H, T, D] -> [T, H * D] and back.
 void heads_to_rows(const float* a, float* o, long T, long H, long D) {
   for (long t = 0; t < T; t++)
-    for (long h = 0; h < H; h++) memcpy(o + (t * H + h) * D, a + (h * T + t) * D, D * sizeof(float));
+    for (long h = 0; h < H; h++)
+      memcpy(o + (t * H + h) * D, a + (h * T + t) * D, D * sizeof(float));
 }
 
 void rows_to_heads(const float* a, float* o, long T, long H, long D) {
   for (long t = 0; t < T; t++)
-    for (long h = 0; h < H; h++) memcpy(o + (h * T + t) * D, a + (t * H + h) * D, D * sizeof(float));
+    for (long h = 0; h < H; h++)
+      memcpy(o + (h * T + t) * D, a + (t * H + h) * D, D * sizeof(float));
 }
 
 // ---- Causal softmax in place over scores [H, T, T], and its backward (g becomes dscores). ----

@@ -150,7 +150,7 @@ class SwiGlu(torch.autograd.Function):
 
 
 class Experts(torch.autograd.Function):
-    """Weighted sum of each row's experts, rows grouped by expert: one product per expert and matrix.
+    """Weighted sum of each row's experts; rows grouped by expert, one product per matrix.
 
     x [N, d], chosen [N, k] int64, weights [N, k], w13 [E, 2f, d] (gate | up), w2 [E, d, f].
     The gradients of w13 and w2 are added straight into w13.grad and w2.grad.

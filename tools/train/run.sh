@@ -13,9 +13,9 @@ options
   --minutes N        target training time (default 100)
   --draft-minutes N  draft training time (default 8)
   --core N           pin everything to this core (default: not pinned)
-  --out DIR          where to export (default WORK_DIR/demo; copy it to models/demo when it is better)
-Python: $PYTHON (default python3) with torch, numpy and regex; transformers is used by the last check
-if it is there. C compiler: gcc with libmvec.
+  --out DIR          where to export (default WORK_DIR/demo; copy it to models/demo if better)
+Python: $PYTHON (default python3) with torch, numpy and regex; the last check uses transformers and
+tokenizers if they are there. C compiler: gcc with libmvec.
 TEXT
 }
 

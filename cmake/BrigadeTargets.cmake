@@ -13,6 +13,7 @@ function(brigade_library name)
 endfunction()
 
 # brigade_test(name SOURCES a.cc ... DEPS target ... LABELS a b [TIMEOUT seconds] [LONG])
+# The labels asan and tsan say in which sanitizer stage a test also runs (targets asan_tests, tsan_tests).
 # Registers the fast form. With LONG a second registration name_long runs at full scale under the label "long".
 function(brigade_test name)
   cmake_parse_arguments(ARG "LONG" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
@@ -23,6 +24,14 @@ function(brigade_test name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} brigade_test_support GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  foreach(sanitizer asan tsan)
+    if(sanitizer IN_LIST ARG_LABELS)
+      if(NOT TARGET ${sanitizer}_tests)
+        add_custom_target(${sanitizer}_tests)
+      endif()
+      add_dependencies(${sanitizer}_tests ${name})
+    endif()
+  endforeach()
   if(ARG_LONG)
     add_test(NAME ${name}_long COMMAND ${name})
     set_tests_properties(${name}_long PROPERTIES LABELS "long;${ARG_LABELS}" TIMEOUT 3600

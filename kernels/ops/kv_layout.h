@@ -10,6 +10,8 @@
 
 namespace brigade::kernels {
 
+inline constexpr int kMaxHeadDim = 1024;
+
 struct KvLayerView {
   void* data = nullptr;            // start of this layer in block 0
   int64_t block_stride_bytes = 0;  // from a block to the next: all layers' bytes

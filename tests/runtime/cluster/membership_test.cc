@@ -1,0 +1,248 @@
+#include "runtime/cluster/membership.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/test_env.h"
+
+namespace brigade::runtime {
+namespace {
+
+// Carries out effects as a cluster would and checks what must hold after each.
+class Cluster {
+ public:
+  explicit Cluster(const MembershipConfig& config) : config_(config), membership_(config) {}
+
+  void send(const MembershipEvent& event) {
+    auto effects = membership_.handle(event);
+    ASSERT_TRUE(effects.ok()) << effects.status();
+    for (const MembershipEffect& effect : *effects) carry_out(effect);
+  }
+  void join(const std::string& id) { send(WorkerJoined{id, ++incarnations_[id]}); }
+  void lose(Rank rank, Evidence evidence = Evidence::kControlStreamLost) {
+    send(WorkerSuspected{rank, incarnation(rank), evidence, ""});
+  }
+  // The rank finishes everything it was told to load.
+  void finish_loads(Rank rank) {
+    std::vector<ExpertKey> keys(loading_[rank].begin(), loading_[rank].end());
+    loading_[rank].clear();
+    held_[rank].insert(keys.begin(), keys.end());
+    send(ExpertsLoaded{rank, rank == kCoordinator ? 0 : incarnation(rank), keys});
+  }
+  void finish_all_loads() {
+    for (int round = 0; round < 10; ++round) {
+      for (auto& [rank, keys] : std::map(loading_)) {
+        if (!keys.empty()) finish_loads(rank);
+      }
+    }
+  }
+  uint64_t incarnation(Rank rank) const { return membership_.workers()[rank].incarnation; }
+  int count(Rank rank, int layer = 0) const { return placement_ ? placement_->experts_on(rank, layer) : 0; }
+
+  MembershipConfig config_;
+  Membership membership_;
+  std::optional<Placement> placement_;
+  std::set<ExpertKey> parked_;
+  std::map<Rank, std::set<ExpertKey>> loading_, held_;
+  std::set<Rank> masked_;
+  std::vector<Rank> dismissed_;
+  int publishes_ = 0;
+
+ private:
+  void carry_out(const MembershipEffect& effect) {
+    std::visit([this](const auto& e) { apply(e); }, effect);
+  }
+  void apply(const Admit& admit) { masked_.erase(admit.rank); }
+  void apply(const Load& load) { loading_[load.rank].insert(load.keys.begin(), load.keys.end()); }
+  void apply(const Mask& mask) {
+    masked_.insert(mask.rank);
+    loading_[mask.rank].clear();
+    held_[mask.rank].clear();
+  }
+  void apply(const Release& release) {
+    for (const ExpertKey& key : release.keys) {
+      EXPECT_FALSE(placement_->holds(release.rank, key.moe_layer, key.expert))
+          << "released while still in the published placement";
+      held_[release.rank].erase(key);
+    }
+  }
+  void apply(const Dismiss& dismiss) { dismissed_.push_back(dismiss.rank); }
+  void apply(const Publish& publish) {
+    ++publishes_;
+    const uint64_t before = placement_ ? placement_->version() : 0;
+    EXPECT_EQ(publish.placement.version(), before + 1);
+    placement_ = publish.placement;
+    parked_ = std::set<ExpertKey>(publish.parked.begin(), publish.parked.end());
+    for (int layer = 0; layer < config_.moe_layers; ++layer) {
+      for (int e = 0; e < config_.experts; ++e) {
+        if (parked_.contains({layer, e})) continue;
+        for (const Rank rank : placement_->replicas(layer, e)) {
+          EXPECT_FALSE(masked_.contains(rank)) << "rows would go to a lost rank";
+          EXPECT_TRUE(held_[rank].contains({layer, e})) << "rows would go where the expert is not loaded";
+        }
+      }
+    }
+  }
+
+  std::map<std::string, uint64_t> incarnations_;
+};
+
+TEST(Membership, WithoutWorkersTheCoordinatorHoldsEverything) {
+  Cluster cluster({.moe_layers = 2, .experts = 4, .expected_workers = 0});
+  cluster.send(JoinDeadlinePassed{});
+  cluster.finish_all_loads();
+  EXPECT_EQ(cluster.count(kCoordinator, 0), 4);
+  EXPECT_EQ(cluster.count(kCoordinator, 1), 4);
+}
+
+TEST(Membership, ExpertsAreHandedOutWhenAllExpectedWorkersAreThere) {
+  Cluster cluster({.moe_layers = 1, .experts = 5, .expected_workers = 3});
+  cluster.join("a");
+  cluster.join("b");
+  EXPECT_FALSE(cluster.membership_.started());
+  cluster.join("c");
+  cluster.finish_all_loads();
+  EXPECT_EQ(cluster.count(0) + cluster.count(1) + cluster.count(2), 5);
+  for (Rank rank : {0, 1, 2}) EXPECT_GE(cluster.count(rank), 1);
+  EXPECT_EQ(cluster.count(kCoordinator), 0);
+}
+
+// vllm-project/vllm issue 39942: one dead peer blocked all others for ever.
+TEST(Membership, ALostWorkersExpertsAreParkedThenLoadedBySurvivors) {
+  Cluster cluster({.moe_layers = 2, .experts = 6, .expected_workers = 3});
+  for (const char* id : {"a", "b", "c"}) cluster.join(id);
+  cluster.finish_all_loads();
+  cluster.lose(1);
+  EXPECT_EQ(cluster.parked_.size(), 4u);  // two experts in each of two layers
+  EXPECT_TRUE(cluster.masked_.contains(1));
+  cluster.finish_all_loads();
+  EXPECT_TRUE(cluster.parked_.empty());
+  EXPECT_EQ(cluster.count(0), 3);
+  EXPECT_EQ(cluster.count(2), 3);
+  cluster.join("b");  // comes back to its slot
+  cluster.finish_all_loads();
+  EXPECT_EQ(cluster.membership_.workers().size(), 3u);
+  for (Rank rank : {0, 1, 2}) EXPECT_EQ(cluster.count(rank), 2);
+}
+
+TEST(Membership, WhenAllWorkersAreLostTheCoordinatorTakesOver) {
+  Cluster cluster({.moe_layers = 1, .experts = 4, .expected_workers = 2});
+  cluster.join("a");
+  cluster.join("b");
+  cluster.finish_all_loads();
+  cluster.lose(0);
+  cluster.lose(1);
+  cluster.finish_all_loads();
+  EXPECT_EQ(cluster.count(kCoordinator), 4);
+  EXPECT_TRUE(cluster.parked_.empty());
+  cluster.join("a");
+  cluster.finish_all_loads();
+  EXPECT_EQ(cluster.count(0), 4);
+  EXPECT_EQ(cluster.count(kCoordinator), 0);
+  EXPECT_TRUE(cluster.held_[kCoordinator].empty());
+}
+
+TEST(Membership, OldIncarnationsAreIgnored) {
+  Cluster cluster({.moe_layers = 1, .experts = 2, .expected_workers = 1});
+  cluster.join("a");
+  cluster.finish_all_loads();
+  const uint64_t old = cluster.incarnation(0);
+  cluster.join("a");  // a new process took the slot: the old one is masked
+  cluster.finish_all_loads();
+  const int publishes = cluster.publishes_;
+  cluster.send(WorkerSuspected{0, old, Evidence::kHeartbeatMissed, ""});
+  cluster.send(ExpertsLoaded{0, old, {{0, 0}}});
+  EXPECT_EQ(cluster.publishes_, publishes);
+  EXPECT_EQ(cluster.count(0), 2);
+}
+
+TEST(Membership, ALeavingWorkerIsDismissedWhenItsExpertsLiveElsewhere) {
+  Cluster cluster({.moe_layers = 1, .experts = 4, .expected_workers = 2});
+  cluster.join("a");
+  cluster.join("b");
+  cluster.finish_all_loads();
+  cluster.send(WorkerLeaving{0, cluster.incarnation(0)});
+  EXPECT_TRUE(cluster.dismissed_.empty());
+  EXPECT_EQ(cluster.count(0), 2);  // still in use
+  EXPECT_TRUE(cluster.parked_.empty());
+  cluster.finish_all_loads();
+  EXPECT_EQ(cluster.dismissed_, std::vector<Rank>{0});
+  EXPECT_EQ(cluster.count(1), 4);
+}
+
+TEST(Membership, AWorkerLostWhileLoadingIsReplaced) {
+  Cluster cluster({.moe_layers = 1, .experts = 4, .expected_workers = 2});
+  cluster.join("a");
+  cluster.join("b");
+  cluster.finish_loads(0);
+  cluster.lose(1);  // never finished
+  cluster.finish_all_loads();
+  EXPECT_EQ(cluster.count(0), 4);
+}
+
+TEST(Membership, SaysWhenNoSlotIsFreeAndWhenAnExpertDoesNotExist) {
+  Membership membership({.moe_layers = 1, .experts = 2, .expected_workers = 1, .max_ranks = 1});
+  ASSERT_TRUE(membership.handle(WorkerJoined{"a", 1}).ok());
+  EXPECT_EQ(membership.handle(WorkerJoined{"b", 1}).status().code(), absl::StatusCode::kResourceExhausted);
+  const auto unknown = membership.handle(ExpertsLoaded{0, 1, {{0, 2}}});
+  EXPECT_THAT(std::string(unknown.status().message()), ::testing::HasSubstr("expert 2 of MoE layer 0"));
+}
+
+// Random histories: whatever happens, once events stop and loads finish every expert has one usable
+// holder, shares are even, and nothing was ever published that a lost or unloaded rank would serve.
+TEST(Membership, RandomHistoriesEndCoveredAndEven) {
+  const uint64_t seed = tests::test_seed();
+  SCOPED_TRACE(tests::replay_note("membership_test", seed));
+  std::mt19937_64 random(seed);
+  int losses = 0, rejoins = 0;
+  for (int history = 0; history < tests::scaled(2000, 200); ++history) {
+    const int ids = 1 + random() % 5, experts = 1 + random() % 9;
+    Cluster cluster({.moe_layers = 1 + int(random() % 3), .experts = experts,
+                     .expected_workers = int(random() % 4)});
+    for (int event = 0; event < 30; ++event) {
+      const int slots = static_cast<int>(cluster.membership_.workers().size());
+      const Rank rank = slots > 0 ? random() % slots : 0;
+      switch (random() % 6) {
+        case 0:
+        case 1: cluster.join(std::string(1, char('a' + random() % ids))); ++rejoins; break;
+        case 2:
+          if (slots > 0) { cluster.lose(rank); ++losses; }
+          break;
+        case 3: cluster.finish_loads(slots > 0 && random() % 4 ? rank : kCoordinator); break;
+        case 4:
+          if (slots > 0 && random() % 4 == 0) cluster.send(WorkerLeaving{rank, cluster.incarnation(rank)});
+          break;
+        case 5: if (random() % 4 == 0) cluster.send(JoinDeadlinePassed{}); break;
+      }
+      if (HasFailure()) return;
+    }
+    cluster.send(JoinDeadlinePassed{});
+    cluster.finish_all_loads();
+    ASSERT_TRUE(cluster.placement_.has_value());
+    EXPECT_TRUE(cluster.parked_.empty());
+    int least = experts, most = 0, total = 0, active = 0;
+    for (Rank rank = 0; rank < static_cast<Rank>(cluster.membership_.workers().size()); ++rank) {
+      if (cluster.membership_.workers()[rank].state != Membership::WorkerState::kActive) continue;
+      ++active;
+      least = std::min(least, cluster.count(rank));
+      most = std::max(most, cluster.count(rank));
+      total += cluster.count(rank);
+    }
+    if (active == 0) {
+      EXPECT_EQ(cluster.count(kCoordinator), experts);
+    } else {
+      EXPECT_EQ(total, experts);
+      EXPECT_LE(most - least, 1);
+    }
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(losses, 100);
+  EXPECT_GT(rejoins, 100);
+}
+
+}  // namespace
+}  // namespace brigade::runtime

@@ -1,9 +1,11 @@
 // Weights in the order in which the kernels read them. A panel holds 16 outputs and all of K, one
 // sequential stream; the same bytes on every instruction set. Outputs are padded to a multiple of 16
-// with zero rows. Packing happens once, at load, on the host.
+// with zero rows. Packing happens once, at load, on the host. Packed data starts 64-byte aligned.
 //
-//   f32         [K] x {16 f32}
-//   bf16, f16   [K] x {16 u16}: 32-bit word j = output j | output j+8 << 16
+//   f32    [K] x {16 f32}
+//   bf16   [ceil(K/2)] x {16 u32}: word j = output j at k | the same output at k+1 << 16, so that a
+//          shift or a mask widens it; an odd K ends with a zero that is never multiplied
+//   f16    [K] x {16 f16}, and padding to an even K
 #pragma once
 
 #include <cstddef>
@@ -16,7 +18,7 @@ namespace brigade::kernels {
 inline constexpr int kPanelOutputs = 16;
 
 // Identifies layout and element type; part of a shard's checksum.
-enum class WeightFormat : uint32_t { kF32Panels16 = 1, kBF16Panels16 = 2, kF16Panels16 = 3 };
+enum class WeightFormat : uint32_t { kF32Panels16 = 1, kBF16PairPanels16 = 2, kF16Panels16 = 3 };
 
 WeightFormat weight_format(DType dtype);
 const char* weight_format_name(WeightFormat format);

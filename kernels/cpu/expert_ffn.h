@@ -1,0 +1,12 @@
+// The grouped expert FFN on the CPU, over plain memory. Arguments are checked by
+// kernels/ops/expert_ffn.cc.
+#pragma once
+
+#include "kernels/core/thread_pool.h"
+#include "kernels/ops/moe.h"
+
+namespace brigade::kernels::cpu {
+
+void expert_ffn(const ExpertFfnArgs& args, ThreadPool& threads);
+
+}  // namespace brigade::kernels::cpu

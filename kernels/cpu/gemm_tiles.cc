@@ -1,0 +1,16 @@
+#include "kernels/cpu/gemm_tiles.h"
+
+#include "kernels/core/check.h"
+
+namespace brigade::kernels::cpu {
+
+const TileSet& tile_set(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32Panels16: return f32_tiles();
+    case WeightFormat::kBF16PairPanels16: return bf16_tiles();
+    case WeightFormat::kF16Panels16: return f16_tiles();
+  }
+  check_failed("known weight format", __FILE__, __LINE__);
+}
+
+}  // namespace brigade::kernels::cpu

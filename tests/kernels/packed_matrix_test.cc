@@ -1,0 +1,77 @@
+// Packed weights: every element is where the layout says, padding is zero, nothing is read or written
+// outside, unaligned sources work.
+#include "kernels/ops/packed_matrix.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/kernels/gemm_support.h"
+
+namespace brigade::kernels::tests {
+namespace {
+
+// The layout as the header describes it, in elements.
+size_t place(DType dtype, int64_t k, int n) {
+  return dtype == DType::kBF16 ? (k / 2 * 16 + n) * 2 + k % 2 : k * 16 + n;
+}
+
+template <typename T>
+void expect_layout(DType dtype, int64_t outputs, int64_t k) {
+  const WeightFormat format = weight_format(dtype);
+  std::vector<uint8_t> source(outputs * k * sizeof(T) + 1);
+  std::vector<T> numbers(outputs * k);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<T>(i + 1);
+  std::memcpy(source.data() + 1, numbers.data(), numbers.size() * sizeof(T));
+  const size_t bytes = packed_bytes(format, outputs, k);
+  ASSERT_EQ(bytes % 64, 0u);
+  std::vector<T> packed(bytes / sizeof(T) + 1, static_cast<T>(0xabcdabcd));
+  pack_matrix(format, source.data() + 1, outputs, k, packed.data());
+  EXPECT_EQ(packed.back(), static_cast<T>(0xabcdabcd));
+  packed.pop_back();
+  const size_t panel = panel_bytes(format, k) / sizeof(T);
+  std::vector<T> want(packed.size(), 0);
+  for (int64_t n = 0; n < outputs; ++n) {
+    for (int64_t i = 0; i < k; ++i) {
+      want[n / 16 * panel + place(dtype, i, static_cast<int>(n % 16))] = numbers[n * k + i];
+    }
+  }
+  EXPECT_EQ(packed, want) << dtype_name(dtype) << " " << outputs << " x " << k;
+}
+
+TEST(PackedMatrix, EveryElementIsInItsPlace) {
+  for (const int64_t outputs : {1, 5, 16, 17, 48}) {
+    for (const int64_t k : {1, 2, 7, 64, 65, 200}) {
+      expect_layout<uint32_t>(DType::kF32, outputs, k);
+      expect_layout<uint16_t>(DType::kBF16, outputs, k);
+      expect_layout<uint16_t>(DType::kF16, outputs, k);
+    }
+  }
+}
+
+TEST(PackedMatrix, GateAndUpPanelsAlternate) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    constexpr int64_t kFfn = 37, kK = 19;
+    const WeightFormat format = weight_format(dtype);
+    const TestMatrix gate(dtype, kFfn, kK, 1), up(dtype, kFfn, kK, 2);
+    const size_t one = packed_bytes(format, kFfn, kK), panel = panel_bytes(format, kK);
+    std::vector<uint8_t> both(2 * one);
+    pack_gate_up(format, gate.bytes(), up.bytes(), kFfn, kK, both.data());
+    for (size_t p = 0; p < one / panel; ++p) {
+      const auto* gate_panel = static_cast<const uint8_t*>(gate.packed().data) + p * panel;
+      const auto* up_panel = static_cast<const uint8_t*>(up.packed().data) + p * panel;
+      EXPECT_EQ(std::memcmp(&both[2 * p * panel], gate_panel, panel), 0);
+      EXPECT_EQ(std::memcmp(&both[(2 * p + 1) * panel], up_panel, panel), 0);
+    }
+  }
+}
+
+TEST(PackedMatrix, Sizes) {
+  EXPECT_EQ(padded_outputs(1), 16);
+  EXPECT_EQ(padded_outputs(16), 16);
+  EXPECT_EQ(padded_outputs(17), 32);
+  EXPECT_EQ(packed_bytes(WeightFormat::kF32Panels16, 17, 3), 2u * 3 * 64);
+  EXPECT_EQ(packed_bytes(WeightFormat::kBF16PairPanels16, 17, 3), 2u * 4 * 32);
+  EXPECT_EQ(packed_bytes(WeightFormat::kF16Panels16, 17, 4), 2u * 4 * 32);
+}
+
+}  // namespace
+}  // namespace brigade::kernels::tests

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <numeric>
 
 #include "kernels/ops/bf16.h"
@@ -118,8 +119,8 @@ TEST(ExpertFfn, CloseToDoublePrecision) {
       }
     }
     // Two chained sums of at most 256 f32 terms and one exp at 4e-7: a few hundred roundings of
-    // 6e-8 that partly cancel. 2e-5 of the row's largest value leaves room for unlucky seeds.
-    EXPECT_LT(worst, 2e-5) << dtype_name(dtype);
+    // 6e-8 that mostly cancel. Seen: below 1e-6 of the row's largest value.
+    EXPECT_LT(worst, 5e-6) << dtype_name(dtype);
     printf("%s: largest error %.1e of the row's largest value\n", dtype_name(dtype), worst);
   }
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 
 #include "kernels/cpu/gemm_tiles.h"
 #include "kernels/ops/dense.h"

@@ -1,0 +1,136 @@
+#include "tests/support/scripted_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+
+namespace brigade::tests {
+
+std::string ScriptedWorld::problem() const {
+  std::lock_guard lock(mutex_);
+  return problem_;
+}
+
+void ScriptedWorld::report(const std::string& problem) {
+  std::lock_guard lock(mutex_);
+  if (problem_.empty()) problem_ = problem;
+}
+
+void scripted_logits(uint64_t prefix, std::span<float> logits) {
+  for (size_t token = 0; token < logits.size(); ++token) {
+    const uint64_t bits = extend_prefix(prefix ^ 0x5851f42d4c957f2du, static_cast<int32_t>(token));
+    logits[token] = static_cast<float>(bits >> 44) * 0x1p-17f;
+  }
+}
+
+int32_t scripted_argmax(std::span<const int32_t> tokens, int vocab) {
+  std::vector<float> logits(static_cast<size_t>(vocab));
+  scripted_logits(hash_prefix(tokens), logits);
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+ScriptedModel::ScriptedModel(ScriptedWorld* world, int vocab, const runtime::StepLimits& limits)
+    : world_(world), vocab_(vocab), limits_(limits),
+      logits_(static_cast<size_t>(limits.max_logit_rows) * vocab) {}
+
+absl::Status ScriptedModel::begin(const runtime::StepBatch& batch, kernels::Waker* waker) {
+  if (batch_ != nullptr) world_->report("begin() while a step is running");
+  batch_ = &batch;
+  waker_ = waker;
+  waits_left_ = world_->waits;
+  check_shape();
+  const int error_token = world_->error_token;
+  if (std::find(batch.tokens.begin(), batch.tokens.end(), error_token) != batch.tokens.end()) {
+    batch_ = nullptr;
+    return absl::InternalError(absl::StrCat("scripted failure at token ", error_token));
+  }
+  return absl::OkStatus();
+}
+
+void ScriptedModel::check_shape() const {
+  const runtime::StepBatch& batch = *batch_;
+  const size_t rows = batch.tokens.size();
+  const bool fits = rows > 0 && batch.rows() <= limits_.max_rows &&
+                    batch.sequences <= limits_.max_sequences && batch.max_blocks <= limits_.max_blocks &&
+                    batch.logit_rows.size() <= static_cast<size_t>(limits_.max_logit_rows);
+  const bool agrees = batch.positions.size() == rows && batch.row_sequence.size() == rows &&
+                      batch.slots.size() == rows &&
+                      batch.block_tables.size() ==
+                          static_cast<size_t>(batch.sequences) * static_cast<size_t>(batch.max_blocks);
+  if (!fits) world_->report("a step is larger than the limits");
+  if (!agrees) world_->report("the arrays of a step disagree in length");
+  if (!std::is_sorted(batch.logit_rows.begin(), batch.logit_rows.end())) {
+    world_->report("logit_rows do not ascend");
+  }
+}
+
+absl::StatusOr<runtime::StepModel::Progress> ScriptedModel::advance() {
+  if (batch_ == nullptr) return absl::InternalError("advance() without begin()");
+  if (world_->frozen) return Progress::kWaiting;
+  if (waits_left_ > 0) {
+    --waits_left_;
+    if (waker_ != nullptr) waker_->wake();
+    return Progress::kWaiting;
+  }
+  run();
+  batch_ = nullptr;
+  return Progress::kDone;
+}
+
+void ScriptedModel::run() {
+  size_t wanted = 0;
+  std::string problem;
+  for (int row = 0; row < batch_->rows(); ++row) {
+    const uint64_t prefix = run_row(row, &problem);
+    if (wanted == batch_->logit_rows.size() || batch_->logit_rows[wanted] != row) continue;
+    const std::span<float> out(logits_.data() + wanted * static_cast<size_t>(vocab_),
+                               static_cast<size_t>(vocab_));
+    ++wanted;
+    scripted_logits(prefix, out);
+    spoil(row, out);
+  }
+  if (!problem.empty()) world_->report(problem);
+  ++world_->steps;
+  world_->rows += batch_->rows();
+  world_->largest_step = std::max<int64_t>(world_->largest_step, batch_->sequences);
+}
+
+// NaN or Inf when the context holds the token that brings it.
+void ScriptedModel::spoil(int row, std::span<float> out) {
+  const size_t at = static_cast<size_t>(row);
+  const int position = batch_->positions[at];
+  if (world_->kv.holds(table_of(row), position, world_->nan_token)) {
+    std::fill(out.begin(), out.end(), std::numeric_limits<float>::quiet_NaN());
+    if (batch_->rows() == 1) ++world_->lone_nan_steps;
+  }
+  if (world_->kv.holds(table_of(row), position, world_->infinity_token)) {
+    out[out.size() / 2] = std::numeric_limits<float>::infinity();
+  }
+}
+
+std::span<const int32_t> ScriptedModel::table_of(int row) const {
+  const size_t blocks = static_cast<size_t>(batch_->max_blocks);
+  const size_t sequence = static_cast<size_t>(batch_->row_sequence[static_cast<size_t>(row)]);
+  return {batch_->block_tables.data() + sequence * blocks, blocks};
+}
+
+uint64_t ScriptedModel::run_row(int row, std::string* problem) {
+  const size_t at = static_cast<size_t>(row);
+  return world_->kv.write_slot(batch_->slots[at], table_of(row), batch_->positions[at],
+                               batch_->tokens[at], problem);
+}
+
+std::span<const float> ScriptedModel::logits(int index) const {
+  return {logits_.data() + static_cast<size_t>(index) * static_cast<size_t>(vocab_),
+          static_cast<size_t>(vocab_)};
+}
+
+absl::Status ScriptedModel::copy_block(int from, int to) {
+  world_->kv.copy_block(from, to);
+  ++world_->copies;
+  return absl::OkStatus();
+}
+
+}  // namespace brigade::tests

@@ -1,0 +1,76 @@
+// A StepModel whose logits are a pure function of a sequence's tokens, so that tests know every answer
+// in advance, and which watches KV discipline through a ShadowKv shared by all microbatches. Faults
+// (NaN, errors, waiting, a frozen step) are injected by its options. The step thread drives it; `faults`
+// may be changed from any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/model/step_model.h"
+#include "tests/support/shadow_kv.h"
+
+namespace brigade::tests {
+
+// Shared by the microbatches of one engine.
+struct ScriptedWorld {
+  ScriptedWorld(int num_blocks, int block_size) : kv(num_blocks, block_size), block_size(block_size) {}
+  ShadowKv kv;
+  const int block_size;
+  // From any thread:
+  std::atomic<int> nan_token{-1};        // a context with this token gives NaN logits
+  std::atomic<int> infinity_token{-1};   // ... +Inf in one place
+  std::atomic<int> error_token{-1};      // a step with this token in it fails
+  std::atomic<int> waits{0};             // kWaiting answers per step before kDone
+  std::atomic<bool> frozen{false};       // advance() says kWaiting and wakes nobody
+  // Written by the step thread:
+  std::atomic<int64_t> steps{0}, rows{0}, largest_step{0}, copies{0}, lone_nan_steps{0};
+  // First breach of KV discipline; empty when there was none.
+  std::string problem() const;
+  void report(const std::string& problem);
+
+ private:
+  mutable std::mutex mutex_;
+  std::string problem_;
+};
+
+// Logits of the token after a prefix: distinct, in [0, 8).
+void scripted_logits(uint64_t prefix, std::span<float> logits);
+// The most likely token after `tokens`.
+int32_t scripted_argmax(std::span<const int32_t> tokens, int vocab);
+
+class ScriptedModel : public runtime::StepModel {
+ public:
+  ScriptedModel(ScriptedWorld* world, int vocab, const runtime::StepLimits& limits);
+
+  int vocab() const override { return vocab_; }
+  const runtime::StepLimits& limits() const override { return limits_; }
+  absl::Status begin(const runtime::StepBatch& batch, kernels::Waker* waker) override;
+  absl::StatusOr<Progress> advance() override;
+  std::span<const float> logits(int index) const override;
+  absl::Status copy_block(int from, int to) override;
+  std::vector<std::vector<int64_t>> expert_rows() const override { return {}; }
+
+ private:
+  void run();
+  uint64_t run_row(int row, std::string* problem);
+  void spoil(int row, std::span<float> out);
+  std::span<const int32_t> table_of(int row) const;
+  void check_shape() const;
+
+  ScriptedWorld* const world_;
+  const int vocab_;
+  const runtime::StepLimits limits_;
+  const runtime::StepBatch* batch_ = nullptr;
+  kernels::Waker* waker_ = nullptr;
+  int waits_left_ = 0;
+  std::vector<float> logits_;
+};
+
+}  // namespace brigade::tests

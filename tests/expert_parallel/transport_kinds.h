@@ -1,0 +1,25 @@
+// The transports that the conformance suite runs over, as test parameters.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "expert_parallel/transport/transport.h"
+
+namespace brigade::tests {
+
+// Makes transports that can reach one another.
+using TransportFactory = std::function<std::unique_ptr<expert_parallel::Transport>(
+    const expert_parallel::TransportOptions&)>;
+
+struct TransportKind {
+  std::string name;
+  std::function<TransportFactory()> make_factory;
+};
+
+// All that this build has.
+const std::vector<TransportKind>& transport_kinds();
+
+}  // namespace brigade::tests

@@ -1,0 +1,98 @@
+#include "expert_parallel/transport/transport_loop.h"
+
+#include <time.h>
+
+#include <mutex>
+
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "kernels/core/waker.h"
+#include "tests/expert_parallel/transport_kinds.h"
+
+namespace brigade::tests {
+namespace {
+
+using expert_parallel::LoopClient;
+using expert_parallel::PeerId;
+using expert_parallel::Transport;
+using expert_parallel::TransportLoop;
+
+// Sends back what it gets, with a byte more.
+class Echo : public LoopClient {
+ public:
+  explicit Echo(Transport& transport) : transport_(transport) {}
+  void on_message(PeerId peer, uint64_t receipt, std::span<const std::byte> bytes) override {
+    text_ = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()) + "!";
+    transport_.release(receipt);
+    if (text_.size() < 40) {
+      EXPECT_TRUE(transport_.send(peer, {.head = std::as_bytes(std::span(text_))}, 0).ok());
+    } else {
+      done.wake();
+    }
+  }
+  void on_sent(PeerId, uint64_t, const absl::Status&) override {}
+  void on_peer_lost(PeerId, const absl::Status&) override { lost.wake(); }
+  absl::Time on_turn() override {
+    timespec cpu;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
+    cpu_ns = cpu.tv_sec * 1000000000ll + cpu.tv_nsec;
+    ++turns;
+    if (kick && !kicked) {
+      kicked = true;
+      text_ = "go";
+      EXPECT_TRUE(transport_.send(peer_to_kick, {.head = std::as_bytes(std::span(text_))}, 0).ok());
+      return absl::InfinitePast();
+    }
+    return absl::InfiniteFuture();
+  }
+  void on_loop_failed(const absl::Status& status) override { ADD_FAILURE() << status; }
+
+  kernels::Waker done, lost;
+  std::atomic<int64_t> cpu_ns{0}, turns{0};
+  std::atomic<bool> kick{false};
+  bool kicked = false;
+  PeerId peer_to_kick = 0;
+
+ private:
+  Transport& transport_;
+  std::string text_;
+};
+
+class TransportLoopTest : public ::testing::TestWithParam<TransportKind> {};
+INSTANTIATE_TEST_SUITE_P(Transports, TransportLoopTest, ::testing::ValuesIn(transport_kinds()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(TransportLoopTest, WakesForPeersAndThreadsAndSleepsOtherwise) {
+  const TransportFactory factory = GetParam().make_factory();
+  std::unique_ptr<Transport> a = factory({}), b = factory({});
+  Echo echo_a(*a), echo_b(*b);
+  const PeerId at_a = *a->open_link(), at_b = *b->open_link();
+  ASSERT_TRUE(a->connect(at_a, *b->address(at_b)).ok());
+  ASSERT_TRUE(b->connect(at_b, *a->address(at_a)).ok());
+  echo_a.peer_to_kick = at_a;
+  TransportLoop loop_a(*a, echo_a);
+  auto loop_b = std::make_unique<TransportLoop>(*b, echo_b);
+  loop_a.start();
+  loop_b->start();
+  echo_a.kick = true;
+  loop_a.wake();
+  // "go" grows to 40 bytes on whichever side is next: 38 trips, so it ends at a.
+  EXPECT_TRUE(echo_a.done.wait_until(absl::Now() + absl::Seconds(20)));
+  // Idle: measured on the loop's own CPU clock, so that other load does not matter.
+  const int64_t cpu_before = echo_a.cpu_ns, turns_before = echo_a.turns;
+  absl::SleepFor(absl::Milliseconds(300));
+  loop_a.wake();
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while (echo_a.turns == turns_before && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_LT(echo_a.turns - turns_before, 30);
+  EXPECT_LT(echo_a.cpu_ns - cpu_before, 30 * 1000000) << "an idle loop used a tenth of a core";
+  loop_b->stop();
+  loop_b->stop();
+  loop_b.reset();
+  b.reset();
+  EXPECT_TRUE(echo_a.lost.wait_until(absl::Now() + absl::Seconds(20)));
+  loop_a.stop();
+}
+
+}  // namespace
+}  // namespace brigade::tests

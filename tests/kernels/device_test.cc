@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "kernels/core/device_cpu_async.h"
 #include "kernels/ops/dense.h"

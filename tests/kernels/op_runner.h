@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "kernels/core/device.h"
 #include "kernels/core/half.h"

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/core/status.h"
+#include "kernels/ops/kv_layout.h"
 #include "runtime/files/json.h"
 #include "runtime/model/config_keys.h"
 #include "runtime/model/config_object.h"
@@ -74,7 +75,7 @@ void read_attention(ConfigObject& config, const FamilyDefaults& family, ModelSpe
     config.fail("num_key_value_heads", absl::StrCat(a.kv_heads, " does not divide num_attention_heads ",
                                                     a.heads));
   }
-  const std::optional<int64_t> head_dim = config.integer("head_dim", 1, 4096);
+  const std::optional<int64_t> head_dim = config.integer("head_dim", 1, kernels::kMaxHeadDim);
   if (!head_dim && spec.hidden % a.heads != 0) {
     config.fail("head_dim", absl::StrCat("is missing and hidden_size ", spec.hidden,
                                          " is not a multiple of num_attention_heads ", a.heads));

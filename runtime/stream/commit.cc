@@ -29,7 +29,7 @@ SequenceOutput::SequenceOutput(const GenerateRequest& request, int sample_index,
       ending_ids_(ids_that_end(request, eos_tokens)),
       counts_(counts_needed_ ? std::span<const int32_t>(request.prompt) : std::span<const int32_t>()),
       stop_matcher_(request.stop.strings) {
-  if (tokenizer_ != nullptr) detokenizer_.emplace(*tokenizer_);
+  if (tokenizer_ != nullptr) detokenizer_.emplace(*tokenizer_, DecodeOptions{.starts_text = false});
   tokens_.reserve(request.max_tokens);
   if (counts_needed_) counts_.reserve_outputs(request.max_tokens);
   // The text of earlier tokens was shown by the earlier answer; what that answer held back (half a

@@ -15,6 +15,13 @@ bool TokenStream::has_room() const {
   return count_ < capacity_;
 }
 
+size_t TokenStream::room(size_t wanted) {
+  std::lock_guard lock(mutex_);
+  const size_t room = count_ < capacity_ ? capacity_ - count_ : 0;
+  producer_waits_ = room < wanted;
+  return room;
+}
+
 void TokenStream::push(TokenEvent event) {
   {
     std::lock_guard lock(mutex_);
@@ -47,7 +54,8 @@ bool TokenStream::take_first(TokenEvent* event, bool* gave_room) {
   if (count_ == 0) return false;
   *event = std::move(ring_[first_]);
   first_ = (first_ + 1) % ring_.size();
-  *gave_room = count_ == capacity_;
+  *gave_room = count_ == capacity_ || (producer_waits_ && count_ < capacity_);
+  if (*gave_room) producer_waits_ = false;
   --count_;
   return true;
 }

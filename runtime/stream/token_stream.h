@@ -53,13 +53,17 @@ struct TokenEvent {
 class TokenStream {
  public:
   // `capacity`: events held at most, end events aside (one per sequence; kMaxSequences at most).
-  // `on_room`: called, from the consumer's thread, when a full queue gets room or the consumer
-  // cancels; the engine wakes its step thread with it. May be empty.
+  // `on_room`: called, from the consumer's thread, when a full queue gets room, when events are taken
+  // after room() fell short, and when the consumer cancels; the engine wakes its step thread with it.
+  // May be empty.
   static constexpr size_t kMaxSequences = 64;
   TokenStream(size_t capacity, std::function<void()> on_room);
 
   // Producer.
   bool has_room() const;
+  // Events that the queue takes now, end events aside. When they are fewer than `wanted`, on_room is
+  // called as soon as there are more.
+  size_t room(size_t wanted);
   void push(TokenEvent event);  // CHECKs room unless the event is an end
   void close();                 // after the last end event
   bool cancelled() const;
@@ -83,6 +87,7 @@ class TokenStream {
   size_t count_ = 0;
   std::function<void()> on_room_;
   std::function<void()> on_readable_;
+  bool producer_waits_ = false;   // room() fell short of what was wanted
   bool closed_ = false;
   bool cancelled_ = false;
 };

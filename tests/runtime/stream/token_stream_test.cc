@@ -53,6 +53,24 @@ TEST(TokenStream, AFullQueueTakesOnlyEndEventsAndTellsWhenThereIsRoom) {
   EXPECT_EQ(rooms, 1);
 }
 
+// Three sequences that end a step together want three places: one free place is not enough.
+TEST(TokenStream, TellsWhenRoomThatFellShortGrows) {
+  int rooms = 0;
+  TokenStream stream(4, [&] { ++rooms; });
+  for (int i = 0; i < 3; ++i) stream.push(token_event(i));
+  TokenEvent event;
+  bool ended = false;
+  EXPECT_EQ(stream.room(1), 1u);
+  EXPECT_TRUE(stream.try_next(&event, &ended));
+  EXPECT_EQ(rooms, 0);  // nobody waited
+  EXPECT_EQ(stream.room(3), 2u);
+  EXPECT_TRUE(stream.try_next(&event, &ended));
+  EXPECT_EQ(rooms, 1);
+  EXPECT_EQ(stream.room(3), 3u);
+  EXPECT_TRUE(stream.try_next(&event, &ended));
+  EXPECT_EQ(rooms, 1);
+}
+
 TEST(TokenStream, WaitsHaveDeadlines) {
   TokenStream stream(2, nullptr);
   EXPECT_EQ(stream.next(absl::Now() + absl::Milliseconds(20)).status().code(),

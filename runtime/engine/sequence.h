@@ -1,0 +1,47 @@
+// A request while the engine serves it, with its sequences: what the scheduler knows, what has been
+// committed, and the stream to the client. Built by the submitting thread, then the step thread's alone
+// (the stream aside, which both ends share).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/request/request.h"
+#include "runtime/scheduler/admission.h"
+#include "runtime/scheduler/scheduled_sequence.h"
+#include "runtime/stream/commit.h"
+#include "runtime/stream/token_stream.h"
+#include "runtime/tokenizer/tokenizer.h"
+
+namespace brigade::runtime {
+
+struct Sequence : ScheduledSequence {
+  Sequence(const GenerateRequest& asked, int sample, std::span<const int32_t> eos_tokens,
+           const Tokenizer* tokenizer);
+  SequenceOutput output;
+};
+
+struct ActiveRequest : ScheduledRequest {
+  // Everything its sequences will ever hold is reserved here: a decode step allocates nothing.
+  ActiveRequest(GenerateRequest request, const AdmissionTicket& admitted,
+                std::shared_ptr<TokenStream> client, std::span<const int32_t> eos_tokens,
+                const Tokenizer* tokenizer, int block_size, absl::Time now);
+
+  Sequence& sequence(size_t index) { return *owned[index]; }
+  // All sequences have ended and none is part of a step in flight.
+  bool done() const;
+
+  const GenerateRequest asked;
+  AdmissionTicket ticket;
+  const std::shared_ptr<TokenStream> stream;
+  std::vector<std::unique_ptr<Sequence>> owned;
+  int ended = 0;                                      // sequences
+  absl::Time started_at = absl::InfiniteFuture();     // first blocks
+  absl::Time first_token_at = absl::InfiniteFuture();
+};
+
+// KV positions one sequence of `request` can come to need: the last token is never read back.
+int64_t max_kv_positions(const GenerateRequest& request);
+
+}  // namespace brigade::runtime

@@ -1,0 +1,231 @@
+#include "runtime/engine/step_loop.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "kernels/core/check.h"
+#include "kernels/core/status.h"
+
+namespace brigade::runtime {
+namespace {
+
+SchedulerConfig scheduler_config(const EngineConfig& config, const StepLimits& limits,
+                                 int microbatches) {
+  SchedulerConfig result;
+  result.max_running_sequences = config.max_running_sequences;
+  result.microbatches = microbatches;
+  result.max_rows = config.max_rows > 0 ? std::min(config.max_rows, limits.max_rows) : limits.max_rows;
+  result.max_step_sequences = limits.max_sequences;
+  result.max_logit_rows = limits.max_logit_rows;
+  result.prefill_chunk = std::min(config.prefill_chunk, result.max_rows);
+  result.prefill_reserve = std::min(config.prefill_reserve, result.prefill_chunk);
+  result.max_preemptions = config.max_preemptions;
+  result.queue_timeout = config.queue_timeout;
+  result.reader_timeout = config.reader_timeout;
+  return result;
+}
+
+}  // namespace
+
+StepLoop::Microbatch::Microbatch(std::unique_ptr<StepModel> step_model, int block_size)
+    : model(std::move(step_model)), builder(model->limits(), block_size) {
+  const auto sequences = static_cast<size_t>(model->limits().max_sequences);
+  plan.slices.reserve(sequences);
+  plan.copies.reserve(sequences);
+}
+
+StepLoop::StepLoop(const EngineConfig& config, std::vector<std::unique_ptr<StepModel>> models,
+                   const KvGeometry& kv, Inbox* inbox, StatusBoard* board, kernels::Waker* waker)
+    : config_(config),
+      kv_(kv),
+      inbox_(inbox),
+      board_(board),
+      waker_(waker),
+      blocks_(kv.num_blocks, kv.block_size),
+      scheduler_(scheduler_config(config, models[0]->limits(), static_cast<int>(models.size())),
+                 &blocks_),
+      sampler_(models[0]->vocab()) {
+  microbatches_.reserve(models.size());
+  for (auto& model : models) microbatches_.emplace_back(std::move(model), kv.block_size);
+  started_.reserve(static_cast<size_t>(config.max_running_sequences));
+}
+
+absl::Status StepLoop::warm_up() {
+  const int block = blocks_.allocate();
+  CHECK(block >= 0);
+  absl::Status status;
+  for (Microbatch& microbatch : microbatches_) {
+    status = warm_up_one(microbatch.model.get(), block);
+    if (!status.ok()) break;
+  }
+  blocks_.release(block);
+  return status;
+}
+
+absl::Status StepLoop::warm_up_one(StepModel* model, int block) {
+  const absl::Time deadline = absl::Now() + config_.warm_up_timeout;
+  StepBatch batch{.tokens = {0}, .positions = {0}, .row_sequence = {0},
+                  .slots = {int64_t{block} * kv_.block_size}, .block_tables = {block},
+                  .sequences = 1, .max_blocks = 1, .logit_rows = {0}};
+  RETURN_IF_ERROR(model->begin(batch, waker_));
+  while (true) {
+    ASSIGN_OR_RETURN(const StepModel::Progress progress, model->advance());
+    if (progress == StepModel::Progress::kDone) break;
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "the warm-up step did not end within ", absl::FormatDuration(config_.warm_up_timeout)));
+    }
+    waker_->wait_until(std::min(deadline, absl::Now() + absl::Seconds(1)));
+  }
+  if (usable_logits(model->logits(0))) return absl::OkStatus();
+  return absl::InternalError("the warm-up step gave non-finite logits for token 0");
+}
+
+bool StepLoop::turn(absl::Time now) {
+  bool moved = take_arrivals();
+  moved |= end_cancelled_and_late(now);
+  refresh_rooms();
+  admit(now);
+  for (Microbatch& microbatch : microbatches_) {
+    if (!microbatch.busy) moved |= start_step(&microbatch, now);
+  }
+  for (Microbatch& microbatch : microbatches_) {
+    if (microbatch.busy) moved |= drive_step(&microbatch);
+  }
+  forget_done();
+  publish(now);
+  return moved;
+}
+
+absl::Time StepLoop::next_wake(absl::Time now) const {
+  // Wakes come from submissions, readers and models; the bound serves the watchdog.
+  const absl::Duration longest = std::min(absl::Seconds(1), config_.stall_limit / 4);
+  return std::min(now + longest, scheduler_.next_expiry());
+}
+
+bool StepLoop::take_arrivals() {
+  inbox_->take(&arrivals_);
+  if (arrivals_.empty()) return false;
+  for (auto& request : arrivals_) {
+    scheduler_.enqueue(request.get());
+    active_.push_back(std::move(request));
+  }
+  arrivals_.clear();
+  return true;
+}
+
+bool StepLoop::end_cancelled_and_late(absl::Time now) {
+  bool moved = false;
+  for (const auto& request : active_) {
+    if (request->ended == static_cast<int>(request->owned.size())) continue;
+    if (!request->stream->cancelled()) continue;
+    end_request(request.get(), FinishReason::kCancelled,
+                absl::CancelledError("the client cancelled the request"));
+    moved = true;
+  }
+  expired_.clear();
+  scheduler_.find_expired(now, &expired_);
+  for (const Expiry& expiry : expired_) {
+    auto* request = static_cast<ActiveRequest*>(expiry.request);
+    if (request->ended == static_cast<int>(request->owned.size())) continue;
+    moved = true;
+    switch (expiry.kind) {
+      case ExpiryKind::kDeadline:
+        end_request(request, FinishReason::kError,
+                    absl::DeadlineExceededError("the request's deadline has passed"));
+        break;
+      case ExpiryKind::kQueueTimeout:
+        end_request(request, FinishReason::kError,
+                    absl::DeadlineExceededError(absl::StrCat(
+                        "the request waited in the queue for ",
+                        absl::FormatDuration(config_.queue_timeout), " and was never started")));
+        break;
+      case ExpiryKind::kReaderTimeout:
+        end_request(request, FinishReason::kCancelled,
+                    absl::CancelledError(absl::StrCat(
+                        "the client read nothing for ", absl::FormatDuration(config_.reader_timeout),
+                        " while its stream was full")));
+        break;
+    }
+  }
+  return moved;
+}
+
+void StepLoop::refresh_rooms() {
+  for (const auto& request : active_) {
+    request->room = request->stream->room(request->events_in_flight + request->owned.size());
+  }
+}
+
+void StepLoop::admit(absl::Time now) {
+  started_.clear();
+  scheduler_.admit(now, &started_);
+  for (ScheduledRequest* started : started_) {
+    auto* request = static_cast<ActiveRequest*>(started);
+    request->started_at = now;
+    counts_.prompt_tokens += static_cast<int64_t>(request->asked.prompt.size());
+    inbox_->left_queue(&request->ticket);
+  }
+}
+
+bool StepLoop::start_step(Microbatch* microbatch, absl::Time now) {
+  scheduler_.plan_step(now, &microbatch->plan);
+  if (microbatch->plan.empty()) return false;
+  absl::Status status;
+  for (const BlockCopy& copy : microbatch->plan.copies) {
+    status = microbatch->model->copy_block(copy.from, copy.to);
+    if (!status.ok()) break;
+  }
+  if (status.ok()) {
+    status = microbatch->model->begin(microbatch->builder.build(microbatch->plan), waker_);
+  }
+  if (!status.ok()) {
+    step_failed(microbatch, status);
+    return true;
+  }
+  microbatch->busy = true;
+  return true;
+}
+
+bool StepLoop::drive_step(Microbatch* microbatch) {
+  const absl::StatusOr<StepModel::Progress> progress = microbatch->model->advance();
+  if (progress.ok() && *progress == StepModel::Progress::kWaiting) return false;
+  microbatch->busy = false;
+  const absl::Time now = absl::Now();
+  board_->made_progress(now);
+  expert_rows_stale_ = true;
+  if (progress.ok()) {
+    step_done(microbatch, now);
+  } else {
+    step_failed(microbatch, progress.status());
+  }
+  return true;
+}
+
+void StepLoop::publish(absl::Time now) {
+  const bool idle = std::none_of(microbatches_.begin(), microbatches_.end(),
+                                 [](const Microbatch& microbatch) { return microbatch.busy; });
+  if (idle) board_->made_progress(now);
+  const SchedulerCounters& counters = scheduler_.counters();
+  counts_.waiting_requests = scheduler_.queued_requests();
+  counts_.waiting_tokens = scheduler_.queued_tokens();
+  counts_.running_sequences = scheduler_.running_sequences() + scheduler_.preempted_sequences();
+  counts_.kv_blocks_in_use = blocks_.in_use();
+  counts_.kv_blocks_cached = blocks_.cached();
+  counts_.steps = counters.steps;
+  counts_.prefix_hit_tokens = counters.prefix_hit_tokens;
+  counts_.preemptions = counters.preemptions;
+  counts_.paused_for_reader = counters.paused_for_reader;
+  counts_.max_sequences_in_step = counters.max_sequences_in_step;
+  counts_.mixed_steps = counters.mixed_steps;
+  board_->publish(counts_);
+  // Copying the table allocates, so a busy loop does it only when somebody has asked.
+  if (expert_rows_stale_ && (board_->expert_rows_wanted() || active_.empty())) {
+    board_->publish_expert_rows(microbatches_[0].model->expert_rows());
+    expert_rows_stale_ = false;
+  }
+}
+
+}  // namespace brigade::runtime

@@ -1,0 +1,92 @@
+// What the step thread does, turn by turn: take in new requests, end what was cancelled or is late,
+// give blocks to who waits, start a step on every idle microbatch, drive the busy ones, and turn their
+// logits into committed tokens. It never waits; a turn that could do nothing says until when to sleep.
+// It owns requests, sequences, KV blocks and models. One thread.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "kernels/core/waker.h"
+#include "runtime/engine/batch_builder.h"
+#include "runtime/engine/engine_config.h"
+#include "runtime/engine/inbox.h"
+#include "runtime/engine/row_sampler.h"
+#include "runtime/engine/sequence.h"
+#include "runtime/engine/status_board.h"
+#include "runtime/model/step_model.h"
+#include "runtime/scheduler/kv_blocks.h"
+#include "runtime/scheduler/scheduler.h"
+
+namespace brigade::runtime {
+
+class StepLoop {
+ public:
+  // One microbatch for each of `models`. Inbox, board and waker must outlive the loop.
+  StepLoop(const EngineConfig& config, std::vector<std::unique_ptr<StepModel>> models,
+           const KvGeometry& kv, Inbox* inbox, StatusBoard* board, kernels::Waker* waker);
+
+  // Runs one row through every model. The only call that waits, at most warm_up_timeout.
+  absl::Status warm_up();
+  // One turn; true when something moved.
+  bool turn(absl::Time now);
+  // Sleep no longer than this after a turn that did nothing.
+  absl::Time next_wake(absl::Time now) const;
+  // Ends every request with `why`; steps in flight are abandoned with their models.
+  void end_all(const absl::Status& why);
+
+ private:
+  struct Microbatch {
+    Microbatch(std::unique_ptr<StepModel> step_model, int block_size);
+    std::unique_ptr<StepModel> model;
+    BatchBuilder builder;
+    StepPlan plan;
+    bool busy = false;
+  };
+
+  // step_loop.cc: the turn.
+  bool take_arrivals();
+  bool end_cancelled_and_late(absl::Time now);
+  void refresh_rooms();
+  void admit(absl::Time now);
+  bool start_step(Microbatch* microbatch, absl::Time now);
+  bool drive_step(Microbatch* microbatch);
+  void publish(absl::Time now);
+  absl::Status warm_up_one(StepModel* model, int block);
+
+  // step_results.cc: what a step's logits become, and how requests end.
+  void step_failed(Microbatch* microbatch, const absl::Status& why);
+  void step_done(Microbatch* microbatch, absl::Time now);
+  void take_logits(const StepSlice& slice, std::span<const float> row, absl::Time now);
+  void row_not_finite(const StepSlice& slice, bool again);
+  void fork_siblings(ActiveRequest* request, const Sequence& first);
+  bool next_token(ActiveRequest* request, Sequence* sequence, std::span<const float> row,
+                  absl::Time now);
+  void deliver(ActiveRequest* request, Sequence* sequence, TokenEvent event, absl::Time now);
+  void end_request(ActiveRequest* request, FinishReason reason, const absl::Status& why);
+  void count_end(const absl::Status& why);
+  void forget_done();
+
+  const EngineConfig config_;
+  const KvGeometry kv_;
+  Inbox* const inbox_;
+  StatusBoard* const board_;
+  kernels::Waker* const waker_;
+  std::vector<Microbatch> microbatches_;
+  KvBlocks blocks_;
+  Scheduler scheduler_;
+  RowSampler sampler_;
+  LoopCounts counts_;
+  bool expert_rows_stale_ = true;
+  bool something_ended_ = false;
+  std::vector<std::unique_ptr<ActiveRequest>> active_;
+  std::vector<std::unique_ptr<ActiveRequest>> arrivals_;  // scratch
+  std::vector<ScheduledRequest*> started_;                // scratch
+  std::vector<Expiry> expired_;                           // scratch
+};
+
+}  // namespace brigade::runtime

@@ -1,0 +1,77 @@
+// One microbatch's forward pass as a state machine: embedding, then per layer attention and dense FFN
+// or routed experts, then final norm and output matrix for the rows whose logits are wanted. advance()
+// enqueues work until it needs something from the device or the exchange, and never waits for it.
+// Owns its stream and buffers, all planned at start. Step thread only.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "expert_parallel/exchange/exchange.h"
+#include "kernels/core/device.h"
+#include "runtime/model/kv_cache.h"
+#include "runtime/model/model_spec.h"
+#include "runtime/model/step_buffers.h"
+#include "runtime/model/step_model.h"
+#include "runtime/model/weights.h"
+
+namespace brigade::runtime {
+
+class ForwardPass : public StepModel {
+ public:
+  // `exchange` may be null for a model without MoE layers. All else must outlive the pass.
+  static absl::StatusOr<std::unique_ptr<ForwardPass>> create(
+      kernels::Device& device, const ModelSpec& spec, const DeviceWeights& weights,
+      const KvCache& kv, std::unique_ptr<expert_parallel::Exchange> exchange,
+      const StepLimits& limits);
+  ~ForwardPass() override;
+
+  int vocab() const override { return spec_.vocab; }
+  const StepLimits& limits() const override { return limits_; }
+  absl::Status begin(const StepBatch& batch, kernels::Waker* waker) override;
+  absl::StatusOr<Progress> advance() override;
+  std::span<const float> logits(int index) const override;
+  absl::Status copy_block(int from, int to) override;
+  std::vector<std::vector<int64_t>> expert_rows() const override { return expert_rows_; }
+
+ private:
+  enum class Stage { kIdle, kLayer, kRouted, kExperts, kOutput, kFinishing };
+
+  ForwardPass(const ModelSpec& spec, const DeviceWeights& weights, const KvCache& kv,
+              std::unique_ptr<expert_parallel::Exchange> exchange, const StepLimits& limits);
+  absl::StatusOr<bool> step();
+  absl::Status run_layer();
+  absl::Status attend();
+  absl::Status route();
+  absl::Status run_dense();
+  absl::StatusOr<bool> start_experts();
+  absl::StatusOr<bool> finish_experts();
+  absl::Status count_experts();
+  absl::Status run_output();
+  absl::Status rms_norm(const kernels::Buffer& weight, const kernels::Buffer& x,
+                        const kernels::Buffer& out, int rows);
+  void next_layer();
+
+  const ModelSpec& spec_;
+  const DeviceWeights& weights_;
+  const KvCache& kv_;
+  const std::unique_ptr<expert_parallel::Exchange> exchange_;
+  const StepLimits limits_;
+  std::unique_ptr<kernels::Stream> stream_;
+  StepBuffers buffers_;
+  std::vector<kernels::ExpertGroup> dense_groups_;  // [layer]; read by the stream while a step runs
+  std::vector<std::vector<int64_t>> expert_rows_;   // [moe layer][expert]
+
+  // The step in progress.
+  Stage stage_ = Stage::kIdle;
+  const StepBatch* batch_ = nullptr;
+  kernels::Waker* waker_ = nullptr;
+  kernels::Event event_;
+  int rows_ = 0;
+  int layer_ = 0;
+  int logit_rows_ = 0;
+};
+
+}  // namespace brigade::runtime

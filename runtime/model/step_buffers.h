@@ -1,0 +1,43 @@
+// The memory of one microbatch's forward pass, planned for its limits at start, and the copy of a
+// batch's indices into it. Step thread only.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/core/device.h"
+#include "runtime/model/model_spec.h"
+#include "runtime/model/step_model.h"
+
+namespace brigade::runtime {
+
+struct StepBuffers {
+  static absl::StatusOr<StepBuffers> plan(kernels::Device& device, const ModelSpec& spec,
+                                          const StepLimits& limits);
+  // Enqueues copies of the batch's indices; the batch must stay unchanged until they have run.
+  absl::Status copy_batch(kernels::Stream& stream, const StepBatch& batch);
+
+  // Indices of the batch.
+  kernels::Buffer tokens, positions, row_sequence;  // i32 [max_rows]
+  kernels::Buffer slots;                            // i64 [max_rows]
+  kernels::Buffer block_tables;                     // i32 [max_sequences, max_blocks]
+  kernels::Buffer logit_rows;                       // i32 [max_logit_rows]
+  // f32 [max_rows, width].
+  kernels::Buffer hidden;         // the residual stream
+  kernels::Buffer normed;         // input of attention or FFN
+  kernels::Buffer qkv;            // width qkv_stride
+  kernels::Buffer attention;      // width heads * head_dim
+  kernels::Buffer dense_out;      // width hidden; dense layers only
+  kernels::Buffer router_logits;  // width experts; MoE layers only
+  kernels::Buffer gates;          // f32 [max_rows, top_k]
+  kernels::Buffer experts;        // i32 [max_rows, top_k]
+  kernels::Buffer gathered;       // f32 [max_logit_rows, hidden]
+  kernels::Buffer logits;         // f32 [max_logit_rows, vocab]
+  kernels::Buffer attention_scratch, ffn_scratch;
+  int64_t qkv_stride = 0;
+  // Host copies.
+  std::vector<int32_t> host_experts;  // [max_rows, top_k]
+  std::vector<float> host_logits;     // [max_logit_rows, vocab]
+};
+
+}  // namespace brigade::runtime

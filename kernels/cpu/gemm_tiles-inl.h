@@ -177,7 +177,9 @@ TileSet make_tile_set() {
   set.max_rows = 12;
   fill<Format, 1, 1, 12>(set);
   fill<Format, 2, 6, 12>(set);
+  fill<Format, 3, 7, 8>(set);
   fill<Format, 4, 1, 6>(set);
+  set.lanes_of_several = 2;
 #else
   set.max_rows = 6;
   fill<Format, 1, 1, 6>(set);

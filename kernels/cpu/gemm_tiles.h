@@ -36,8 +36,10 @@ using Tile = void (*)(const TileArgs&);
 // The tiles of one weight format on one instruction set.
 struct TileSet {
   int max_rows = 0;                      // of one tile
-  int lanes[kMaxTileRows + 1] = {};      // panels side by side that suit a number of rows: 1, 2 or 4
-  // [rows][panels], rows in [1, max_rows], panels 1 or lanes[that or a larger number of rows].
+  int lanes[kMaxTileRows + 1] = {};      // most panels side by side for a number of rows, 1 to 4
+  int lanes_of_several = 1;              // when several tiles follow each other on the same panels
+  // [rows][panels], null where it does not exist. One panel: always. lanes_of_several: from half of
+  // max_rows on, which is the least that an even cut into tiles leaves.
   Tile tiles[kMaxTileRows + 1][kMaxTilePanels + 1] = {};
 };
 

@@ -5,6 +5,7 @@
 
 #include "kernels/core/check.h"
 #include "kernels/cpu/attention_scratch.h"
+#include "kernels/ops/path_counters.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/paged_attention.cc"
@@ -317,6 +318,7 @@ void attend_by_segments(const PagedAttentionArgs& args, ThreadPool& threads, int
 }  // namespace
 
 void paged_attention(const PagedAttentionArgs& args, ThreadPool& threads) {
+  count_rows(CountedKernel::kPagedAttention, args.rows);
   const Extent extent = measure(args);
   const bool alone = threads.num_threads() == 1 || extent.work < kInlineWork;
   const bool few_pairs =

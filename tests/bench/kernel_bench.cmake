@@ -1,0 +1,3 @@
+# Speed of the kernels against the machine's read bandwidth; a plain program, not a test.
+add_executable(kernel_bench kernel_bench.cc read_bandwidth.cc)
+target_link_libraries(kernel_bench PRIVATE brigade_kernels)

@@ -25,7 +25,8 @@ struct EmbeddingArgs {
 };
 absl::Status embedding(Stream& stream, const EmbeddingArgs& args);
 
-// out = x / sqrt(mean(x^2) + eps) * weight (Llama family). In place is allowed (out == x).
+// out = x / sqrt(mean(x^2) + eps) * weight (Llama family). In place is allowed (out == x, same stride).
+// The sum runs over 16 virtual lanes and the fixed tree.
 struct RmsNormArgs {
   const float* x = nullptr;       // [rows, hidden], row stride x_stride
   const float* weight = nullptr;  // [hidden]
@@ -54,7 +55,8 @@ absl::Status matmul(Stream& stream, const MatmulArgs& args);
 
 // Rotates q in place and k, and writes the rotated k and v into the cache in its dtype.
 // Split halves: lane i pairs with i + rotary_dim/2 (Llama, Mixtral); interleaved: 2i with 2i+1
-// (families with latent attention).
+// (families with latent attention). A lane a with partner b becomes fma(a, cos, -(b sin)), b becomes
+// fma(b, cos, a sin); f32 to bf16 or f16 rounds to nearest even. Positions and slots out of range abort.
 enum class RopePairing : uint8_t { kSplitHalves, kInterleaved };
 struct RopeKvWriteArgs {
   float* q = nullptr;                  // [rows, heads, head_dim], row stride q_stride
@@ -74,7 +76,7 @@ struct RopeKvWriteArgs {
 };
 absl::Status rope_kv_write(Stream& stream, const RopeKvWriteArgs& args);
 
-// out[r] = x[index[r]].
+// out[r] = x[index[r]]. The caller knows that every index is a row of x.
 struct GatherRowsArgs {
   const float* x = nullptr;        // [*, width]
   const int32_t* index = nullptr;  // [rows]

@@ -36,6 +36,9 @@ inline constexpr int kMaxExperts = 1024;
 
 // Ids in order of falling selection score, ties to the lower expert id; gates in the same order.
 // The bias (DeepSeek-V3 e_score_correction_bias) chooses only; gates come from unbiased scores.
+// Groups that are not kept are out, whatever their scores. A NaN logit counts as the lowest, +inf as the
+// highest: ids are always distinct and in range. A row with NaN or +inf, or with nothing but -inf, gets
+// NaN gates, so that the check of the final logits sees it.
 struct RouterTopKArgs {
   const float* logits = nullptr;  // [rows, num_experts]
   const float* bias = nullptr;    // [num_experts] or null

@@ -33,8 +33,6 @@ absl::Status Answer::begin(const grpc::ByteBuffer& request, absl::Time deadline,
 }
 
 absl::StatusOr<std::optional<v1::GenerateResponse>> Answer::next(bool* ended) {
-  *ended = false;
-  if (held_) return std::exchange(held_, std::nullopt);
   TokenEvent event;
   if (!stream_->try_next(&event, ended)) return std::nullopt;
   if (event.finish == FinishReason::kError || event.finish == FinishReason::kCancelled) {
@@ -47,12 +45,10 @@ absl::StatusOr<std::optional<v1::GenerateResponse>> Answer::next(bool* ended) {
   if (event.token) {
     observe_token(event.sample_index);
     *message.mutable_token() = token_to_proto(event, *serving_.model);
-    if (event.finish == FinishReason::kNone) return message;
-    held_.emplace();
-    *held_->mutable_finished() = finished_to_proto(event, started_.settings());
-    return message;
   }
-  *message.mutable_finished() = finished_to_proto(event, started_.settings());
+  if (event.finish != FinishReason::kNone) {
+    *message.mutable_finished() = finished_to_proto(event, started_.settings());
+  }
   return message;
 }
 

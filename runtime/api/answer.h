@@ -55,8 +55,7 @@ class Answer {
   ServingState::Serving serving_;
   std::shared_ptr<TokenStream> stream_;
   v1::Started started_;
-  std::optional<v1::GenerateResponse> held_;  // the finish that came with a token
-  std::vector<absl::Time> last_token_;        // per sequence
+  std::vector<absl::Time> last_token_;  // per sequence
 };
 
 }  // namespace brigade::runtime

@@ -73,7 +73,8 @@ void GenerateOnceCall::take(v1::GenerateResponse message) {
     sequence.mutable_text()->append(token.text());
     sequence.add_token_ids(token.id());
     if (token.has_logprob()) sequence.add_logprobs()->Swap(token.mutable_logprob());
-  } else if (message.has_finished()) {
+  }
+  if (message.has_finished()) {
     v1::Finished& finished = *message.mutable_finished();
     v1::Sequence& sequence =
         *collected_.mutable_sequences(static_cast<int>(finished.sample_index()));

@@ -195,6 +195,22 @@ absl::Status take_counts(const v1::GenerateRequest& message, const ServedModel& 
   return absl::OkStatus();
 }
 
+// An answer that has already ended leaves nothing to go on with.
+absl::Status check_unfinished(const GenerateRequest& request, const ServedModel& model) {
+  for (size_t i = 0; i < request.generated_so_far.size(); ++i) {
+    if (static_cast<int>(i) + 1 <= request.min_tokens) continue;
+    const int32_t token = request.generated_so_far[i];
+    const auto ends = [token](const std::vector<int32_t>& ids) {
+      return std::find(ids.begin(), ids.end(), token) != ids.end();
+    };
+    if (ends(request.stop.token_ids) || (!request.stop.ignore_eos && ends(model.eos_tokens))) {
+      return absl::InvalidArgumentError(absl::StrCat("generated_so_far[", i, "]: token ", token,
+                                                     " has ended the answer already"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status take_names(const v1::GenerateRequest& message, GenerateRequest* request) {
   if (message.request_id().size() > kMaxRequestIdBytes) {
     return out_of_range("request_id", absl::StrCat(message.request_id().size(), " bytes"),
@@ -227,6 +243,7 @@ absl::StatusOr<GenerateRequest> request_from_proto(const v1::GenerateRequest& me
   RETURN_IF_ERROR(take_prompt(message, model, &request.prompt));
   RETURN_IF_ERROR(take_counts(message, model, &request));
   RETURN_IF_ERROR(validate(request, model.limits));
+  RETURN_IF_ERROR(check_unfinished(request, model));
   return request;
 }
 

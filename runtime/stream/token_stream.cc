@@ -23,6 +23,7 @@ size_t TokenStream::room(size_t wanted) {
 }
 
 void TokenStream::push(TokenEvent event) {
+  bool tell = false;
   {
     std::lock_guard lock(mutex_);
     CHECK(!closed_);
@@ -31,18 +32,21 @@ void TokenStream::push(TokenEvent event) {
     CHECK(count_ < ring_.size());
     ring_[(first_ + count_) % ring_.size()] = std::move(event);
     ++count_;
+    tell = on_readable_set_;
   }
   readable_.notify_one();
-  if (on_readable_) on_readable_();
+  if (tell) on_readable_();
 }
 
 void TokenStream::close() {
+  bool tell = false;
   {
     std::lock_guard lock(mutex_);
     closed_ = true;
+    tell = on_readable_set_;
   }
   readable_.notify_all();
-  if (on_readable_) on_readable_();
+  if (tell) on_readable_();
 }
 
 bool TokenStream::cancelled() const {
@@ -89,7 +93,10 @@ bool TokenStream::try_next(TokenEvent* event, bool* ended) {
 }
 
 void TokenStream::set_on_readable(std::function<void()> on_readable) {
+  std::lock_guard lock(mutex_);
+  CHECK(!on_readable_set_);
   on_readable_ = std::move(on_readable);
+  on_readable_set_ = on_readable_ != nullptr;
 }
 
 void TokenStream::cancel() {

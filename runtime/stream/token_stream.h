@@ -72,7 +72,8 @@ class TokenStream {
   absl::StatusOr<std::optional<TokenEvent>> next(absl::Time deadline);
   // Non-blocking: false when nothing is there now. At the end sets *ended.
   bool try_next(TokenEvent* event, bool* ended);
-  // Called from the producer's thread after each push and close. Set before use; replaces next().
+  // Called from the producer's thread after each push and close from now on; look once with try_next
+  // for what came before. Set at most once, also while the producer is at work; replaces next().
   void set_on_readable(std::function<void()> on_readable);
   void cancel();                // the client is gone; the engine frees everything at its next step
 
@@ -86,7 +87,8 @@ class TokenStream {
   size_t first_ = 0;
   size_t count_ = 0;
   std::function<void()> on_room_;
-  std::function<void()> on_readable_;
+  std::function<void()> on_readable_;  // never changes once on_readable_set_
+  bool on_readable_set_ = false;
   bool producer_waits_ = false;   // room() fell short of what was wanted
   bool closed_ = false;
   bool cancelled_ = false;

@@ -1,0 +1,86 @@
+#include "runtime/api/status_to_proto.h"
+
+#include <memory>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "runtime/api/utf8_text.h"
+
+namespace brigade::runtime {
+namespace {
+
+constexpr const char* kVersion = "0.1.0";
+
+void fill_model(const ServedModel& model, v1::Model* message) {
+  message->set_name(safe_text(model.name));
+  message->set_family(safe_text(model.family));
+  message->set_vocab_size(model.limits.vocab_size);
+  message->set_max_context(model.limits.max_context);
+  message->set_layers(model.layers);
+  message->set_moe_layers(model.moe_layers);
+  message->set_experts(model.experts);
+  message->set_experts_per_token(model.experts_per_token);
+  message->set_parameters_total(model.parameters_total);
+  message->set_parameters_active(model.parameters_active);
+  for (const int32_t id : model.eos_tokens) message->add_eos_token_ids(id);
+  message->set_has_tokenizer(model.encode != nullptr);
+}
+
+void fill_load(const GeneratorStatus& status, v1::Load* load) {
+  load->set_waiting_requests(status.waiting_requests);
+  load->set_waiting_tokens(status.waiting_tokens);
+  load->set_running_sequences(status.running_sequences);
+  load->set_kv_blocks_total(status.kv_blocks_total);
+  load->set_kv_blocks_in_use(status.kv_blocks_in_use);
+  load->set_kv_blocks_cached(status.kv_blocks_cached);
+  load->set_requests_accepted(status.requests_accepted);
+  load->set_requests_finished(status.requests_finished);
+  load->set_requests_failed(status.requests_failed);
+  load->set_requests_cancelled(status.requests_cancelled);
+  load->set_requests_rejected(status.requests_rejected);
+  load->set_requests_expired(status.requests_expired);
+  load->set_steps(status.steps);
+  load->set_prompt_tokens(status.prompt_tokens);
+  load->set_generated_tokens(status.generated_tokens);
+  load->set_prefix_hit_tokens(status.prefix_hit_tokens);
+  load->set_preemptions(status.preemptions);
+  load->set_paused_for_reader(status.paused_for_reader);
+  load->set_nonfinite_rows(status.nonfinite_rows);
+  load->set_max_sequences_in_step(status.max_sequences_in_step);
+  load->set_mixed_steps(status.mixed_steps);
+}
+
+}  // namespace
+
+v1::GetStatusResponse status_to_proto(const ServingState& state, const RateMeter::Rates& rates,
+                                      size_t open_calls) {
+  v1::GetStatusResponse message;
+  message.set_version(kVersion);
+  const ServingState::Health health = state.health();
+  message.set_live(health.live);
+  message.set_ready(health.ready);
+  message.set_draining(health.draining);
+  message.set_reason(safe_text(health.reason));
+  message.set_uptime_seconds(absl::ToDoubleSeconds(absl::Now() - state.started_at()));
+  if (const auto model = state.model(); model != nullptr) fill_model(*model, message.mutable_model());
+  v1::Load* load = message.mutable_load();
+  const std::shared_ptr<Generator> generator = state.generator();
+  if (generator == nullptr) {
+    const ServingState::Progress progress = state.progress();
+    message.mutable_loading()->set_stage(safe_text(progress.stage));
+    message.mutable_loading()->set_done(progress.done);
+    message.mutable_loading()->set_total(progress.total);
+  } else {
+    const GeneratorStatus status = generator->status();
+    fill_load(status, load);
+    for (const std::vector<int64_t>& layer : status.expert_rows) {
+      message.add_expert_rows()->mutable_rows()->Add(layer.begin(), layer.end());
+    }
+  }
+  load->set_open_calls(static_cast<int64_t>(open_calls));
+  load->set_prompt_tokens_per_second(rates.prompt);
+  load->set_generated_tokens_per_second(rates.generated);
+  return message;
+}
+
+}  // namespace brigade::runtime

@@ -16,16 +16,17 @@ Answer::Answer(const CallServices& services, absl::Time arrived)
 
 absl::Status Answer::begin(const grpc::ByteBuffer& request, absl::Time deadline,
                            const std::shared_ptr<Call>& call) {
-  ASSIGN_OR_RETURN(serving_, services_.state->admit());
+  ASSIGN_OR_RETURN(const ServingState::Serving serving, services_.state->admit());
+  model_ = serving.model;
   v1::GenerateRequest message;
   RETURN_IF_ERROR(parse_message(request, &message));
   ASSIGN_OR_RETURN(GenerateRequest checked,
-                   request_from_proto(message, *serving_.model, deadline));
+                   request_from_proto(message, *model_, deadline));
   started_.set_request_id(checked.id);
   started_.set_prompt_tokens(static_cast<int64_t>(checked.prompt.size()));
   *started_.mutable_settings() = effective_settings(checked);
   last_token_.assign(checked.num_sequences, absl::InfinitePast());
-  ASSIGN_OR_RETURN(stream_, serving_.generator->submit(std::move(checked)));
+  ASSIGN_OR_RETURN(stream_, serving.generator->submit(std::move(checked)));
   stream_->set_on_readable([pump = services_.pump, weak = std::weak_ptr<Call>(call)] {
     if (std::shared_ptr<Call> alive = weak.lock()) pump->wake(std::move(alive));
   });
@@ -44,7 +45,7 @@ absl::StatusOr<std::optional<v1::GenerateResponse>> Answer::next(bool* ended) {
   v1::GenerateResponse message;
   if (event.token) {
     observe_token(event.sample_index);
-    *message.mutable_token() = token_to_proto(event, *serving_.model);
+    *message.mutable_token() = token_to_proto(event, *model_);
   }
   if (event.finish != FinishReason::kNone) {
     *message.mutable_finished() = finished_to_proto(event, started_.settings());

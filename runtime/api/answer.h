@@ -52,7 +52,7 @@ class Answer {
 
   const CallServices& services_;
   const absl::Time arrived_;
-  ServingState::Serving serving_;
+  std::shared_ptr<const ServedModel> model_;
   std::shared_ptr<TokenStream> stream_;
   v1::Started started_;
   std::vector<absl::Time> last_token_;  // per sequence

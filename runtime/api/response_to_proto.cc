@@ -2,7 +2,8 @@
 
 #include "absl/time/time.h"
 #include "kernels/core/check.h"
-#include "runtime/api/utf8_text.h"
+#include "runtime/api/safe_text.h"
+#include "runtime/tokenizer/utf8.h"
 
 namespace brigade::runtime {
 namespace {

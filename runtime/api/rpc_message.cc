@@ -10,7 +10,7 @@
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/stubs/logging.h"
 #include "grpcpp/support/proto_buffer_reader.h"
-#include "runtime/api/utf8_text.h"
+#include "runtime/api/safe_text.h"
 
 namespace brigade::runtime {
 namespace {

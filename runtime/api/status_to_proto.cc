@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "runtime/api/utf8_text.h"
+#include "runtime/api/safe_text.h"
 
 namespace brigade::runtime {
 namespace {

@@ -8,9 +8,7 @@
 
 namespace brigade::runtime {
 
-bool is_valid_utf8(std::string_view bytes);
-
-// Each invalid byte becomes U+FFFD; control characters (but tab and newline) become spaces; longer
+// What is not UTF-8 becomes U+FFFD; control characters (but tab and newline) become spaces; longer
 // results are cut at a character and end in "...".
 std::string safe_text(std::string_view bytes, size_t max_bytes = 2048);
 

@@ -13,7 +13,11 @@ constexpr auto kInterval = std::chrono::milliseconds(100);
 
 std::string bar(double fraction) {
   const int filled = static_cast<int>(std::clamp(fraction, 0.0, 1.0) * kBarWidth);
-  return "[" + std::string(filled, '#') + std::string(kBarWidth - filled, '.') + "]";
+  std::string text(kBarWidth + 2, '.');
+  text.front() = '[';
+  text.back() = ']';
+  text.replace(1, filled, filled, '#');
+  return text;
 }
 
 }  // namespace

@@ -211,7 +211,8 @@ absl::Status check_unfinished(const GenerateRequest& request, const ServedModel&
   return absl::OkStatus();
 }
 
-absl::Status take_names(const v1::GenerateRequest& message, GenerateRequest* request) {
+absl::Status take_names(const v1::GenerateRequest& message, const ServedModel& model,
+                        GenerateRequest* request) {
   if (message.request_id().size() > kMaxRequestIdBytes) {
     return out_of_range("request_id", absl::StrCat(message.request_id().size(), " bytes"),
                         absl::StrCat("at most ", kMaxRequestIdBytes));
@@ -223,7 +224,8 @@ absl::Status take_names(const v1::GenerateRequest& message, GenerateRequest* req
   request->id = message.request_id().empty() ? absl::StrCat("r-", absl::Hex(random_seed()))
                                              : message.request_id();
   request->cache_salt = message.cache_salt();
-  request->use_prefix_cache = !message.has_use_prefix_cache() || message.use_prefix_cache();
+  request->use_prefix_cache = model.prefix_cache && (!message.has_use_prefix_cache() ||
+                                                     message.use_prefix_cache());
   return absl::OkStatus();
 }
 
@@ -234,7 +236,7 @@ absl::StatusOr<GenerateRequest> request_from_proto(const v1::GenerateRequest& me
   GenerateRequest request;
   request.deadline = deadline;
   // Cheap checks first; tokenizing comes after them.
-  RETURN_IF_ERROR(take_names(message, &request));
+  RETURN_IF_ERROR(take_names(message, model, &request));
   RETURN_IF_ERROR(take_sampling(message.sampling(), model, &request.sampling));
   RETURN_IF_ERROR(take_stop(message.stop(), model.limits, &request.stop));
   RETURN_IF_ERROR(take_tokens(message.generated_so_far(), model.limits.vocab_size,

@@ -25,6 +25,7 @@ struct ServedModel {
   std::optional<int> default_top_k;
   // When max_tokens is unset; the context's rest if smaller.
   int default_max_tokens = 256;
+  bool prefix_cache = true;  // false: no request uses it
 
   // Text to token ids; empty when the model has no tokenizer. Thread-safe.
   std::function<absl::StatusOr<std::vector<int32_t>>(std::string_view text, bool add_special_tokens,

@@ -113,19 +113,19 @@ bool equal_in_constant_time(std::string_view a, std::string_view b) {
   return different == 0;
 }
 
-absl::StatusOr<bool> is_loopback(const std::string& address) {
+absl::StatusOr<bool> is_loopback(const std::string& address, const std::string& flag) {
   if (address.starts_with("unix:")) return true;
   const size_t colon = address.rfind(':');
   int port = -1;
   if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &port) ||
       port < 0 || port > 65535) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--listen ", address, ": expected host:port, such as 127.0.0.1:50051"));
+        absl::StrCat(flag, " ", address, ": expected host:port, such as 127.0.0.1:50051"));
   }
   const std::string host = address.substr(0, colon);
   if (host.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--listen ", address, ": name the host; 0.0.0.0 means every interface"));
+        absl::StrCat(flag, " ", address, ": name the host; 0.0.0.0 means every interface"));
   }
   if (host == "localhost" || host == "[::1]") return true;
   if (!host.starts_with("127.")) return false;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -20,8 +21,8 @@ namespace brigade::runtime {
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> server_credentials(
     const DoorOptions& options);
 
-// True for 127.0.0.0/8, ::1, "localhost" and unix sockets. INVALID_ARGUMENT when there is no port.
-absl::StatusOr<bool> is_loopback(const std::string& address);
+// True for 127.0.0.0/8, ::1, "localhost" and unix sockets. INVALID_ARGUMENT, naming `flag`, when there is no port.
+absl::StatusOr<bool> is_loopback(const std::string& address, const std::string& flag = "--listen");
 
 // Time depends on the lengths only.
 bool equal_in_constant_time(std::string_view a, std::string_view b);

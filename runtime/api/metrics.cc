@@ -1,0 +1,190 @@
+#include "runtime/api/metrics.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/core/status.h"
+#include "prometheus/collectable.h"
+#include "prometheus/counter.h"
+#include "prometheus/exposer.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+#include "prometheus/text_serializer.h"
+#include "runtime/api/server_credentials.h"
+
+namespace brigade::runtime {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Buckets = prometheus::Histogram::BucketBoundaries;
+
+const Buckets kFirstTokenSeconds = {.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60};
+const Buckets kTokenGapSeconds = {.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5};
+const Buckets kCallSeconds = {.01, .05, .1, .5, 1, 5, 10, 30, 60, 300};
+
+MetricFamily single(const char* name, const char* help, MetricType type, double value) {
+  MetricFamily family;
+  family.name = name;
+  family.help = help;
+  family.type = type;
+  ClientMetric metric;
+  (type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+  family.metric.push_back(std::move(metric));
+  return family;
+}
+
+// Busiest expert over the mean, per layer: 1 is even. 0 while nothing was routed.
+MetricFamily balance(const std::vector<std::vector<int64_t>>& expert_rows) {
+  MetricFamily family;
+  family.name = "brigade_expert_balance";
+  family.help = "Rows of the busiest expert over the mean, since start; 1 is even";
+  family.type = MetricType::Gauge;
+  for (size_t layer = 0; layer < expert_rows.size(); ++layer) {
+    int64_t sum = 0, most = 0;
+    for (const int64_t rows : expert_rows[layer]) {
+      sum += rows;
+      most = std::max(most, rows);
+    }
+    ClientMetric metric;
+    metric.label.push_back({"moe_layer", std::to_string(layer)});
+    metric.gauge.value = sum == 0 ? 0
+                                  : static_cast<double>(most) *
+                                        static_cast<double>(expert_rows[layer].size()) /
+                                        static_cast<double>(sum);
+    family.metric.push_back(std::move(metric));
+  }
+  return family;
+}
+
+double expert_rows_total(const GeneratorStatus& status) {
+  int64_t sum = 0;
+  for (const auto& layer : status.expert_rows) {
+    for (const int64_t rows : layer) sum += rows;
+  }
+  return static_cast<double>(sum);
+}
+
+// Reads the generator at each scrape, so that nothing has to be kept in step.
+class GeneratorCollector final : public prometheus::Collectable {
+ public:
+  explicit GeneratorCollector(const ServingState* state) : state_(state) {}
+
+  std::vector<MetricFamily> Collect() const override {
+    const ServingState::Health health = state_->health();
+    std::vector<MetricFamily> families;
+    const auto gauge = [&families](const char* name, const char* help, double value) {
+      families.push_back(single(name, help, MetricType::Gauge, value));
+    };
+    const auto counter = [&families](const char* name, const char* help, double value) {
+      families.push_back(single(name, help, MetricType::Counter, value));
+    };
+    gauge("brigade_live", "1 while the process and its step loop work", health.live);
+    gauge("brigade_ready", "1 while requests are taken", health.ready);
+    const auto generator = state_->generator();
+    if (generator == nullptr) return families;
+    const GeneratorStatus s = generator->status();
+    gauge("brigade_waiting_requests", "Requests in the queue", s.waiting_requests);
+    gauge("brigade_waiting_tokens", "Prompt tokens in the queue", static_cast<double>(s.waiting_tokens));
+    gauge("brigade_running_sequences", "Sequences being generated", s.running_sequences);
+    gauge("brigade_kv_blocks", "KV blocks there are", s.kv_blocks_total);
+    gauge("brigade_kv_blocks_in_use", "KV blocks held by sequences", s.kv_blocks_in_use);
+    gauge("brigade_kv_blocks_cached", "KV blocks of prefixes nobody holds now", s.kv_blocks_cached);
+    counter("brigade_requests_accepted_total", "Requests let into the queue", s.requests_accepted);
+    counter("brigade_requests_finished_total", "Requests answered to the end", s.requests_finished);
+    counter("brigade_requests_failed_total", "Requests ended by an error", s.requests_failed);
+    counter("brigade_requests_cancelled_total", "Requests whose client went", s.requests_cancelled);
+    counter("brigade_requests_rejected_total", "Requests refused: no room", s.requests_rejected);
+    counter("brigade_requests_expired_total", "Requests past their deadline", s.requests_expired);
+    counter("brigade_steps_total", "Steps of the engine", s.steps);
+    counter("brigade_prompt_tokens_total", "Prompt tokens computed", s.prompt_tokens);
+    counter("brigade_generated_tokens_total", "Tokens generated", s.generated_tokens);
+    counter("brigade_prefix_hit_tokens_total", "Prompt tokens found in the cache", s.prefix_hit_tokens);
+    counter("brigade_preemptions_total", "Sequences put back for lack of KV blocks", s.preemptions);
+    counter("brigade_paused_for_reader_total", "Turns left out for a slow reader", s.paused_for_reader);
+    counter("brigade_nonfinite_rows_total", "Rows of logits with NaN or Inf", s.nonfinite_rows);
+    counter("brigade_expert_rows_total", "Rows routed to experts: tokens times k, per layer summed",
+            expert_rows_total(s));
+    families.push_back(balance(s.expert_rows));
+    return families;
+  }
+
+ private:
+  const ServingState* const state_;
+};
+
+}  // namespace
+
+struct Metrics::Parts {
+  explicit Parts(const ServingState* state)
+      : registry(std::make_shared<prometheus::Registry>()),
+        collector(std::make_shared<GeneratorCollector>(state)),
+        first_token(histogram("brigade_time_to_first_token_seconds",
+                              "From a request's arrival to its first token", kFirstTokenSeconds)),
+        token_gap(histogram("brigade_time_between_tokens_seconds",
+                            "Between two tokens of one sequence", kTokenGapSeconds)),
+        call(histogram("brigade_call_seconds", "A whole call", kCallSeconds)),
+        calls(prometheus::BuildCounter()
+                  .Name("brigade_calls_total")
+                  .Help("Calls by the code they ended with")
+                  .Register(*registry)) {}
+
+  prometheus::Histogram& histogram(const char* name, const char* help, const Buckets& buckets) {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(*registry).Add({}, buckets);
+  }
+
+  std::shared_ptr<prometheus::Registry> registry;
+  std::shared_ptr<GeneratorCollector> collector;
+  prometheus::Histogram& first_token;
+  prometheus::Histogram& token_gap;
+  prometheus::Histogram& call;
+  prometheus::Family<prometheus::Counter>& calls;
+  std::unique_ptr<prometheus::Exposer> exposer;
+};
+
+Metrics::Metrics(const ServingState* state) : parts_(std::make_shared<Parts>(state)) {}
+Metrics::~Metrics() = default;
+
+void Metrics::first_token(absl::Duration since_arrival) {
+  parts_->first_token.Observe(absl::ToDoubleSeconds(since_arrival));
+}
+
+void Metrics::token_gap(absl::Duration gap) {
+  parts_->token_gap.Observe(absl::ToDoubleSeconds(gap));
+}
+
+void Metrics::call_ended(const absl::Status& status, absl::Duration since_arrival) {
+  parts_->call.Observe(absl::ToDoubleSeconds(since_arrival));
+  // At most one series a status code.
+  parts_->calls.Add({{"code", std::string(absl::StatusCodeToString(status.code()))}}).Increment();
+}
+
+absl::StatusOr<int> Metrics::listen(const std::string& address, bool insecure) {
+  ASSIGN_OR_RETURN(const bool loopback, is_loopback(address, "--metrics-listen"));
+  if (!loopback && !insecure) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--metrics-listen ", address, " is not a loopback address: say --insecure to open it"));
+  }
+  try {
+    parts_->exposer = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/1);
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(
+        absl::StrCat("--metrics-listen ", address, ": cannot listen there: ", error.what()));
+  }
+  parts_->exposer->RegisterCollectable(parts_->registry);
+  parts_->exposer->RegisterCollectable(parts_->collector);
+  return parts_->exposer->GetListeningPorts().at(0);
+}
+
+std::string Metrics::text() const {
+  std::vector<MetricFamily> families = parts_->registry->Collect();
+  std::vector<MetricFamily> more = parts_->collector->Collect();
+  families.insert(families.end(), more.begin(), more.end());
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+}  // namespace brigade::runtime

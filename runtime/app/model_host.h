@@ -1,0 +1,40 @@
+// The model behind the door: its files checked in open(), its weights packed and its engine started in
+// load(). Owns everything from the mapped files to the step thread. Used by the thread that loads,
+// then by the main thread.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "runtime/api/served_model.h"
+#include "runtime/app/config.h"
+#include "runtime/app/load_progress.h"
+#include "runtime/engine/generator.h"
+
+namespace brigade::runtime {
+
+class ModelHost {
+ public:
+  // Reads config, tensor headers and tokenizer; refuses what cannot be served with one sentence that
+  // names the file and the key. Packs nothing yet.
+  static absl::StatusOr<std::unique_ptr<ModelHost>> open(const CoordinatorConfig& config);
+  ~ModelHost();
+
+  std::shared_ptr<const ServedModel> served() const;
+
+  // Packs the weights, allocates the KV cache, starts the engine and waits for its warm-up step.
+  absl::Status load(const CoordinatorConfig& config, LoadProgress& progress);
+
+  // After load().
+  std::shared_ptr<Generator> generator() const;
+
+  // Ends the engine. May be called twice.
+  void stop();
+
+ private:
+  struct Parts;
+  explicit ModelHost(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace brigade::runtime

@@ -1,0 +1,17 @@
+// SIGTERM and SIGINT as something to wait for. Blocked in every thread of the process, so the object
+// is made before any thread; the main thread alone waits.
+#pragma once
+
+#include "absl/time/time.h"
+
+namespace brigade::runtime {
+
+class ShutdownSignals {
+ public:
+  ShutdownSignals();
+
+  // True when a signal came before the deadline. Each call takes one.
+  bool wait_until(absl::Time deadline);
+};
+
+}  // namespace brigade::runtime

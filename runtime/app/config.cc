@@ -51,6 +51,8 @@ void add_model_flags(CLI::App& app, CoordinatorConfig* config, std::string* kv_m
                     "8G at most");
   group->add_option("--kv-block", config->kv_block_size, "Positions of one KV block")
       ->capture_default_str();
+  group->add_option("--kv-dtype", config->kv_dtype, "f32, bf16 or f16; part of the numerics")
+      ->capture_default_str();
 }
 
 void add_scheduling_flags(CLI::App& app, CoordinatorConfig* config, SecondFlags* seconds) {
@@ -217,6 +219,7 @@ std::string describe(const CoordinatorConfig& config) {
   line("threads", config.threads);
   line("kv-memory", config.kv_memory_bytes);
   line("kv-block", config.kv_block_size);
+  line("kv-dtype", config.kv_dtype);
   line("token-budget", config.token_budget);
   line("prefill-chunk", engine.prefill_chunk);
   line("max-sequences", engine.max_running_sequences);

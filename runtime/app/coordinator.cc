@@ -14,7 +14,7 @@
 #include "runtime/api/grpc_server.h"
 #include "runtime/api/metrics.h"
 #include "runtime/api/serving_state.h"
-#include "runtime/app/load_progress.h"
+#include "runtime/app/loading_display.h"
 #include "runtime/app/model_host.h"
 #include "runtime/app/port_file.h"
 #include "spdlog/spdlog.h"
@@ -36,7 +36,7 @@ class Loading {
  public:
   Loading(const CoordinatorConfig& config, ModelHost& host, ServingState& state)
       : thread_([this, &config, &host, &state] {
-          LoadProgress progress(&state);
+          LoadingDisplay progress(&state);
           status_ = host.load(config, progress);
           if (status_.ok()) state.set_generator(host.generator());
           ended_ = true;

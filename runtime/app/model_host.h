@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/api/served_model.h"
 #include "runtime/app/config.h"
-#include "runtime/app/load_progress.h"
+#include "runtime/app/loading_display.h"
 #include "runtime/engine/generator.h"
 
 namespace brigade::runtime {
@@ -23,7 +23,7 @@ class ModelHost {
   std::shared_ptr<const ServedModel> served() const;
 
   // Packs the weights, allocates the KV cache, starts the engine and waits for its warm-up step.
-  absl::Status load(const CoordinatorConfig& config, LoadProgress& progress);
+  absl::Status load(const CoordinatorConfig& config, LoadingDisplay& progress);
 
   // After load().
   std::shared_ptr<Generator> generator() const;

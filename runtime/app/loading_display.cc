@@ -1,4 +1,4 @@
-#include "runtime/app/load_progress.h"
+#include "runtime/app/loading_display.h"
 
 #include <unistd.h>
 
@@ -15,14 +15,14 @@ constexpr absl::Duration kDrawInterval = absl::Milliseconds(50);
 
 }  // namespace
 
-LoadProgress::LoadProgress(ServingState* state)
+LoadingDisplay::LoadingDisplay(ServingState* state)
     : state_(state), terminal_(isatty(STDERR_FILENO) == 1) {}
 
-LoadProgress::~LoadProgress() {
+LoadingDisplay::~LoadingDisplay() {
   if (line_open_) std::fputs("\r\x1b[K", stderr);
 }
 
-void LoadProgress::update(const std::string& stage, int64_t done, int64_t total) {
+void LoadingDisplay::update(const std::string& stage, int64_t done, int64_t total) {
   state_->set_progress({stage, done, total});
   if (!terminal_) {
     if (stage != stage_) spdlog::info("loading: {}", stage);

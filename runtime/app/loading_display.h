@@ -10,11 +10,11 @@
 
 namespace brigade::runtime {
 
-class LoadProgress {
+class LoadingDisplay {
  public:
   // `state` outlives this.
-  explicit LoadProgress(ServingState* state);
-  ~LoadProgress();
+  explicit LoadingDisplay(ServingState* state);
+  ~LoadingDisplay();
 
   // `done` of `total` bytes; total 0: unknown.
   void update(const std::string& stage, int64_t done, int64_t total);

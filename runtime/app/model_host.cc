@@ -1,0 +1,177 @@
+#include "runtime/app/model_host.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "kernels/core/check.h"
+#include "kernels/core/device.h"
+#include "kernels/core/status.h"
+#include "runtime/engine/engine.h"
+#include "runtime/model/load_model.h"
+#include "runtime/tokenizer/tokenizer.h"
+#include "spdlog/spdlog.h"
+
+namespace brigade::runtime {
+namespace {
+
+constexpr absl::Duration kWarmUpTick = absl::Milliseconds(5);
+
+// Null when the folder has no tokenizer: then the server takes token ids only.
+absl::StatusOr<std::unique_ptr<Tokenizer>> load_tokenizer(const std::string& folder, int vocab) {
+  const std::string path = folder + "/tokenizer.json";
+  auto tokenizer = Tokenizer::load(path);
+  if (tokenizer.status().code() == absl::StatusCode::kNotFound) {
+    spdlog::warn("{} is missing: requests must send token ids, answers have no text", path);
+    return std::unique_ptr<Tokenizer>();
+  }
+  RETURN_IF_ERROR(tokenizer.status());
+  if ((*tokenizer)->vocab_size() > vocab) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": has token id ",
+                                                   (*tokenizer)->vocab_size() - 1,
+                                                   ", config.json has vocab_size ", vocab));
+  }
+  return tokenizer;
+}
+
+absl::StatusOr<kernels::DType> parse_kv_dtype(const std::string& name) {
+  for (const kernels::DType dtype :
+       {kernels::DType::kF32, kernels::DType::kBF16, kernels::DType::kF16}) {
+    if (name == kernels::dtype_name(dtype)) return dtype;
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--kv-dtype ", name, ": known are f32, bf16, f16"));
+}
+
+absl::StatusOr<int> choose_context(const CoordinatorConfig& config, const ModelSpec& spec) {
+  if (config.max_context > spec.max_positions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--max-context ", config.max_context, ": the model has ", spec.max_positions,
+                     " (config.json, max_position_embeddings)"));
+  }
+  return config.max_context > 0 ? config.max_context : spec.max_positions;
+}
+
+std::shared_ptr<ServedModel> describe_model(const CoordinatorConfig& config, const ModelSpec& spec,
+                                            int max_context, const Tokenizer* tokenizer) {
+  auto served = std::make_shared<ServedModel>();
+  served->name = config.name;
+  served->family = spec.family;
+  served->limits.vocab_size = spec.vocab;
+  served->limits.max_context = max_context;
+  served->layers = spec.num_layers();
+  for (const LayerSpec& layer : spec.layers) {
+    if (!layer.moe) continue;
+    ++served->moe_layers;
+    served->experts = layer.moe->rule.experts;
+    served->experts_per_token = layer.moe->rule.top_k;
+  }
+  served->parameters_total = spec.parameters_total();
+  served->parameters_active = spec.parameters_active();
+  served->eos_tokens = spec.eos_tokens;
+  served->default_temperature = spec.default_temperature;
+  served->default_top_p = spec.default_top_p;
+  served->default_top_k = spec.default_top_k;
+  served->default_max_tokens = config.default_max_tokens;
+  served->prefix_cache = config.prefix_cache;
+  if (tokenizer != nullptr) {
+    served->encode = [tokenizer](std::string_view text, bool add_special_tokens,
+                                 bool parse_control_tokens) {
+      return tokenizer->encode(text, {.add_special_tokens = add_special_tokens,
+                                      .parse_control_tokens = parse_control_tokens});
+    };
+    served->piece = [tokenizer](int32_t token) { return tokenizer->token_bytes(token); };
+  }
+  return served;
+}
+
+}  // namespace
+
+// Destroyed in reverse order: the engine's thread ends before what it works on goes.
+struct ModelHost::Parts {
+  kernels::DeviceKind device_kind = kernels::DeviceKind::kCpu;
+  LoadOptions options;
+  int max_context = 0;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::shared_ptr<ServedModel> served;
+  std::unique_ptr<kernels::Device> device;
+  LoadedModel model;
+  std::shared_ptr<Engine> engine;
+};
+
+ModelHost::ModelHost(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+ModelHost::~ModelHost() { stop(); }
+
+absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::open(const CoordinatorConfig& config) {
+  auto parts = std::make_unique<Parts>();
+  ASSIGN_OR_RETURN(parts->device_kind, kernels::Device::parse_kind(config.device));
+  LoadOptions& options = parts->options;
+  ASSIGN_OR_RETURN(options.kv.dtype, parse_kv_dtype(config.kv_dtype));
+  ASSIGN_OR_RETURN(const OpenedModel opened, open_model(config.model));
+  for (const std::string& note : opened.notes) spdlog::info("{}", note);
+  ASSIGN_OR_RETURN(parts->max_context, choose_context(config, opened.spec));
+  options.kv.block_size = config.kv_block_size;
+  options.kv.memory_bytes = config.kv_memory_bytes;
+  // No more than all sequences can fill.
+  const int max_blocks = (parts->max_context + config.kv_block_size - 1) / config.kv_block_size;
+  const int64_t useful_blocks = int64_t{max_blocks} * config.engine.max_running_sequences;
+  const int64_t block_bytes = kv_bytes_per_block(opened.spec, options.kv);
+  options.kv.memory_bytes = std::min(options.kv.memory_bytes, useful_blocks * block_bytes);
+  if (options.kv.memory_bytes < block_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("--kv-memory ", config.kv_memory_bytes,
+                                                   ": one block needs ", block_bytes, " bytes"));
+  }
+  options.limits = {.max_rows = config.token_budget,
+                    .max_sequences = config.engine.max_running_sequences,
+                    .max_blocks = max_blocks,
+                    .max_logit_rows = config.engine.max_running_sequences};
+  options.max_context = parts->max_context;
+  ASSIGN_OR_RETURN(parts->tokenizer, load_tokenizer(config.model, opened.spec.vocab));
+  parts->served =
+      describe_model(config, opened.spec, parts->max_context, parts->tokenizer.get());
+  return std::unique_ptr<ModelHost>(new ModelHost(std::move(parts)));
+}
+
+std::shared_ptr<const ServedModel> ModelHost::served() const { return parts_->served; }
+
+absl::Status ModelHost::load(const CoordinatorConfig& config, LoadingDisplay& display) {
+  Parts& parts = *parts_;
+  ASSIGN_OR_RETURN(parts.device, kernels::Device::create(parts.device_kind, config.threads));
+  parts.options.on_progress = [&display](const LoadProgress& progress) {
+    display.update("packing weights", progress.bytes, progress.bytes_total);
+  };
+  ASSIGN_OR_RETURN(parts.model, load_model(config.model, *parts.device, parts.options));
+  const KvGeometry& kv = parts.model.kv->geometry();
+  spdlog::info("KV cache: {} blocks of {} positions, {} bytes each", kv.num_blocks, kv.block_size,
+               kv.bytes_per_block);
+  EngineParts engine_parts;
+  for (std::unique_ptr<ForwardPass>& pass : parts.model.passes) {
+    engine_parts.models.push_back(std::move(pass));
+  }
+  engine_parts.kv = kv;
+  engine_parts.tokenizer = parts.tokenizer.get();
+  engine_parts.eos_tokens = parts.model.spec->eos_tokens;
+  ASSIGN_OR_RETURN(parts.engine, Engine::create(config.engine, std::move(engine_parts)));
+  display.update("warming up", 0, 0);
+  parts.engine->start();
+  // The engine's own limit ends a warm-up step that hangs.
+  const absl::Time deadline = absl::Now() + config.engine.warm_up_timeout + absl::Seconds(1);
+  while (!parts.engine->status().ready && absl::Now() < deadline) absl::SleepFor(kWarmUpTick);
+  const GeneratorStatus status = parts.engine->status();
+  if (status.ready) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("the warm-up step failed: ", status.not_ready_reason));
+}
+
+std::shared_ptr<Generator> ModelHost::generator() const {
+  CHECK(parts_->engine != nullptr);
+  return parts_->engine;
+}
+
+void ModelHost::stop() {
+  if (parts_->engine != nullptr) parts_->engine->stop();
+}
+
+}  // namespace brigade::runtime

@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "CLI/CLI.hpp"
-#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/core/status.h"

@@ -65,7 +65,7 @@ std::shared_ptr<ServedModel> describe_model(const CoordinatorConfig& config, con
   for (const LayerSpec& layer : spec.layers) {
     if (!layer.moe) continue;
     ++served->moe_layers;
-    served->experts = layer.moe->rule.experts;
+    served->experts = layer.moe->rule.num_experts;
     served->experts_per_token = layer.moe->rule.top_k;
   }
   served->parameters_total = spec.parameters_total();

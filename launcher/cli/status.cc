@@ -88,7 +88,7 @@ void print_table(const v1::GetStatusResponse& status) {
   if (status.has_model()) print_model(status.model());
   row("live", status.live() ? "yes" : "no: " + status.reason());
   row("ready", status.ready() ? "yes" : "no: " + status.reason());
-  row("uptime", absl::FormatDuration(absl::Seconds(static_cast<int64_t>(status.uptime_seconds()))));
+  row("uptime", absl::StrFormat("%.0f s", status.uptime_seconds()));
   if (!status.has_loading()) print_load(status.load());
   print_experts(status);
 }

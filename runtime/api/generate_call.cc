@@ -83,10 +83,14 @@ void GenerateCall::abort(const absl::Status& status) {
     if (abort_status_.ok()) abort_status_ = status;
     answer_.cancel();
     next = advance();
-    // A write that the client does not take would hold the end back for ever.
-    if (!next.finish) context_->TryCancel();
   }
   tell(next);
+}
+
+void GenerateCall::cut(const absl::Status& status) {
+  abort(status);
+  std::lock_guard lock(mutex_);
+  if (!done_) context_->TryCancel();
 }
 
 absl::Time GenerateCall::writing_since() const {

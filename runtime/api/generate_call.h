@@ -25,6 +25,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, pu
 
   void pump() override;
   void abort(const absl::Status& status) override;
+  void cut(const absl::Status& status) override;
   absl::Time writing_since() const override;
 
   void OnWriteDone(bool ok) override;

@@ -24,6 +24,7 @@ class GenerateOnceCall final : public grpc::ServerUnaryReactor, public Call {
 
   void pump() override;
   void abort(const absl::Status& status) override;
+  void cut(const absl::Status& status) override { abort(status); }
   absl::Time writing_since() const override { return absl::InfiniteFuture(); }
 
   void OnCancel() override;

@@ -131,7 +131,7 @@ void GrpcServer::Parts::watch() {
       const GeneratorStatus status = generator->status();
       rates.add_sample(absl::Now(), status.prompt_tokens, status.generated_tokens);
     }
-    open_calls.abort_stalled(absl::Now() - options.max_reader_stall);
+    open_calls.cut_stalled(absl::Now() - options.max_reader_stall);
     lock.lock();
     stopped.wait_for(lock, absl::ToChronoMilliseconds(kWatchInterval), [this] { return stopping; });
   }
@@ -178,8 +178,10 @@ void GrpcServer::stop() {
   parts_->health.set(true, false);
   parts_->open_calls.close(absl::UnavailableError("the server is stopping; send the request again"));
   parts_->health.stop();
-  // Calls that do not end by then are cut by gRPC.
-  parts_->server->Shutdown(absl::ToChronoTime(absl::Now() + kShutdownGrace));
+  // Time for the last messages to go out; what is open then is cut by gRPC.
+  const absl::Time deadline = absl::Now() + kShutdownGrace;
+  parts_->open_calls.wait_until_empty(deadline);
+  parts_->server->Shutdown(absl::ToChronoTime(deadline));
   parts_->server->Wait();
   parts_->pump.stop();
 }

@@ -45,7 +45,7 @@ void OpenCalls::close(const absl::Status& status) {
   for (const std::shared_ptr<Call>& call : calls) call->abort(status);
 }
 
-int OpenCalls::abort_stalled(absl::Time limit) {
+int OpenCalls::cut_stalled(absl::Time limit) {
   std::vector<std::shared_ptr<Call>> stalled;
   {
     std::lock_guard lock(mutex_);
@@ -54,7 +54,7 @@ int OpenCalls::abort_stalled(absl::Time limit) {
     }
   }
   for (const std::shared_ptr<Call>& call : stalled) {
-    call->abort(absl::ResourceExhaustedError("the client does not read its stream"));
+    call->cut(absl::ResourceExhaustedError("the client does not read its stream"));
   }
   return static_cast<int>(stalled.size());
 }

@@ -29,8 +29,8 @@ class OpenCalls {
   // Refuses further calls with `status` and aborts the open ones with it.
   void close(const absl::Status& status);
 
-  // Aborts calls whose write in flight was begun before `limit`. Returns how many.
-  int abort_stalled(absl::Time limit);
+  // Cuts calls whose write in flight was begun before `limit`. Returns how many.
+  int cut_stalled(absl::Time limit);
 
  private:
   const size_t max_calls_;

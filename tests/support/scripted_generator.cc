@@ -32,7 +32,9 @@ absl::StatusOr<std::shared_ptr<TokenStream>> ScriptedGenerator::submit(GenerateR
   std::lock_guard lock(mutex_);
   if (draining_) return absl::UnavailableError("draining");
   if (!ready_) return absl::UnavailableError("not ready");
-  if (static_cast<int>(waiting_.size()) >= options_.max_waiting) {
+  const bool starts_now =
+      waiting_.empty() && static_cast<int>(running_.size()) < options_.max_running;
+  if (!starts_now && static_cast<int>(waiting_.size()) >= options_.max_waiting) {
     ++counters_.requests_rejected;
     return absl::ResourceExhaustedError(
         absl::StrCat("the queue is full: ", waiting_.size(), " requests wait; try again later"));
@@ -51,7 +53,11 @@ absl::StatusOr<std::shared_ptr<TokenStream>> ScriptedGenerator::submit(GenerateR
         running->request, i, options_.eos_tokens, options_.tokenizer));
   }
   auto stream = running->stream;
-  waiting_.push_back(std::move(running));
+  if (starts_now) {
+    running_.push_back(std::move(running));
+  } else {
+    waiting_.push_back(std::move(running));
+  }
   woken_ = true;
   changed_.notify_all();
   return stream;

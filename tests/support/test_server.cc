@@ -41,8 +41,9 @@ TestServer::~TestServer() {
 
 void TestServer::publish() { state.set_generator(generator); }
 
-std::shared_ptr<grpc::Channel> dial(const std::string& address) {
+std::shared_ptr<grpc::Channel> dial(const std::string& address, bool small_window) {
   grpc::ChannelArguments arguments;
+  if (small_window) arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
 }

@@ -46,8 +46,9 @@ struct TestServer {
   std::unique_ptr<v1::Generation::Stub> stub;
 };
 
-// A new connection, not shared with other channels of this process.
-std::shared_ptr<grpc::Channel> dial(const std::string& address);
+// A new connection, not shared with other channels of this process. With `small_window` the client
+// buffers about 64 KiB a stream and no more, as one far from any memory would.
+std::shared_ptr<grpc::Channel> dial(const std::string& address, bool small_window = false);
 
 v1::GenerateRequest request_of(std::vector<int64_t> ids, int64_t max_tokens);
 

@@ -212,6 +212,7 @@ TEST(GenerateCallTest, CancellationAtRandomMoments) {
 // grpc/grpc issues 37715, 18739: a reader that stands still must cost bounded memory and nobody else.
 TEST(GenerateCallTest, SlowReader) {
   TestServer server({.max_running = 64, .stream_capacity = 16});
+  const auto stub = v1::Generation::NewStub(dial(server.server->address(), /*small_window=*/true));
   constexpr int kSlow = 20;
   std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   std::vector<std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>>> readers;
@@ -219,7 +220,7 @@ TEST(GenerateCallTest, SlowReader) {
   endless.mutable_sampling()->set_logprobs(20);  // large messages
   for (int i = 0; i < kSlow; ++i) {
     contexts.push_back(std::make_unique<grpc::ClientContext>());
-    readers.push_back(server.stub->Generate(contexts.back().get(), endless));
+    readers.push_back(stub->Generate(contexts.back().get(), endless));
     v1::GenerateResponse message;
     ASSERT_TRUE(readers.back()->Read(&message));
   }

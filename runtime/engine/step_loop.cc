@@ -204,6 +204,19 @@ bool StepLoop::drive_step(Microbatch* microbatch) {
   return true;
 }
 
+std::vector<std::vector<int64_t>> StepLoop::expert_rows_of_all() const {
+  std::vector<std::vector<int64_t>> sum = microbatches_[0].model->expert_rows();
+  for (size_t i = 1; i < microbatches_.size(); ++i) {
+    const std::vector<std::vector<int64_t>> rows = microbatches_[i].model->expert_rows();
+    for (size_t layer = 0; layer < sum.size(); ++layer) {
+      for (size_t expert = 0; expert < sum[layer].size(); ++expert) {
+        sum[layer][expert] += rows[layer][expert];
+      }
+    }
+  }
+  return sum;
+}
+
 void StepLoop::publish(absl::Time now) {
   const bool idle = std::none_of(microbatches_.begin(), microbatches_.end(),
                                  [](const Microbatch& microbatch) { return microbatch.busy; });
@@ -223,7 +236,7 @@ void StepLoop::publish(absl::Time now) {
   board_->publish(counts_);
   // Copying the table allocates, so a busy loop does it only when somebody has asked.
   if (expert_rows_stale_ && (board_->expert_rows_wanted() || active_.empty())) {
-    board_->publish_expert_rows(microbatches_[0].model->expert_rows());
+    board_->publish_expert_rows(expert_rows_of_all());
     expert_rows_stale_ = false;
   }
 }

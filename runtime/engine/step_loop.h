@@ -56,6 +56,7 @@ class StepLoop {
   bool start_step(Microbatch* microbatch, absl::Time now);
   bool drive_step(Microbatch* microbatch);
   void publish(absl::Time now);
+  std::vector<std::vector<int64_t>> expert_rows_of_all() const;
   absl::Status warm_up_one(StepModel* model, int block);
 
   // step_results.cc: what a step's logits become, and how requests end.

@@ -165,6 +165,21 @@ TEST(Scheduler, AFloodOfStreamsDoesNotStarveAPrompt) {
   expect_clean(bed);
 }
 
+TEST(Scheduler, AShortPromptDoesNotWaitForALongOne) {
+  BedConfig config{.blocks = 200};
+  config.scheduler.max_rows = 16;
+  config.scheduler.prefill_chunk = 16;
+  SchedulerBed bed(config);
+  BedRequest* longer = *bed.submit({.prompt = SchedulerBed::prompt(1, 1600), .max_tokens = 2});
+  bed.step();
+  BedRequest* shorter = *bed.submit({.prompt = SchedulerBed::prompt(2, 8), .max_tokens = 2});
+  for (int i = 0; i < 3; ++i) bed.step();
+  EXPECT_EQ(shorter->sent[0].size(), 1u);
+  ASSERT_TRUE(bed.run(200));
+  expect_complete(*longer);
+  expect_clean(bed);
+}
+
 TEST(Scheduler, TakesTurnsWhenAStepHoldsOneSequence) {
   BedConfig config{.blocks = 100};
   config.scheduler.max_step_sequences = 1;

@@ -1,0 +1,79 @@
+// A checkpoint served under given circumstances, and what it answers to a fixed set of probes among
+// neighbours. Identity means: the probes' fingerprints are the same under all circumstances.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/core/device.h"
+#include "runtime/engine/engine.h"
+#include "runtime/model/load_model.h"
+
+namespace brigade::tests {
+
+// Everything that must not show in an answer.
+struct Circumstances {
+  kernels::DeviceKind device = kernels::DeviceKind::kCpu;
+  int threads = 1;
+  int microbatches = 1;
+  int block_size = 16;
+  int num_blocks = 64;
+  int max_rows = 256;
+  int max_sequences = 1;
+  int prefill_chunk = 256;
+  int max_preemptions = 4;
+  bool prefix_cache = false;
+  int warm_probes = 0;   // probes asked beforehand, so that their prefixes are found again
+  int neighbours = 0;    // other requests beside the probes
+  bool together = false; // probes run at the same time; else one after the other
+  uint64_t seed = 0;     // of order and neighbours
+  std::string describe() const;
+};
+
+// Replaces parts of the model, to plant faults.
+struct PlantedFaults {
+  runtime::ExchangeFactory exchange;
+  std::function<std::unique_ptr<runtime::StepModel>(std::unique_ptr<runtime::StepModel>)> wrap;
+};
+
+struct ProbeOutcome {
+  std::vector<uint64_t> fingerprints;  // one a probe: tokens and top-5 log-probability bits
+  runtime::GeneratorStatus status;     // at the end
+};
+
+class IdentitySubject {
+ public:
+  // Reads the checkpoint's sizes and makes probes: short and long prompts, some with a common
+  // beginning, greedy and at temperature 0.8, one with three sequences.
+  static absl::StatusOr<IdentitySubject> open(const std::string& folder);
+
+  const std::string& name() const { return name_; }
+  // The fixed circumstances that all others are compared with: everything alone and at once.
+  Circumstances plain() const;
+  // `wide`: 16 sequences and more in one step.
+  Circumstances random(std::mt19937_64& random, bool wide, bool crowded) const;
+  absl::StatusOr<ProbeOutcome> run(const Circumstances& circumstances,
+                                   const PlantedFaults& faults = {}) const;
+
+ private:
+  absl::StatusOr<std::unique_ptr<runtime::Engine>> start(const Circumstances& circumstances,
+                                                         const PlantedFaults& faults,
+                                                         kernels::Device& device,
+                                                         runtime::LoadedModel* model) const;
+  runtime::GenerateRequest neighbour(std::mt19937_64& random) const;
+
+  std::string folder_, name_;
+  int vocab_ = 0;
+  std::vector<runtime::GenerateRequest> probes_;
+};
+
+// Folder of a committed golden checkpoint, or of the demo model's target.
+std::string golden_checkpoint(const std::string& name);
+std::string demo_checkpoint();
+
+}  // namespace brigade::tests

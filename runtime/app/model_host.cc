@@ -98,15 +98,15 @@ struct ModelHost::Parts {
   std::shared_ptr<ServedModel> served;
   std::unique_ptr<kernels::Device> device;
   LoadedModel model;
-  std::shared_ptr<Engine> engine;
+  std::unique_ptr<Engine> engine;
 };
 
-ModelHost::ModelHost(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+ModelHost::ModelHost(std::shared_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 ModelHost::~ModelHost() { stop(); }
 
 absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::open(const CoordinatorConfig& config) {
-  auto parts = std::make_unique<Parts>();
+  auto parts = std::make_shared<Parts>();
   ASSIGN_OR_RETURN(parts->device_kind, kernels::Device::parse_kind(config.device));
   LoadOptions& options = parts->options;
   ASSIGN_OR_RETURN(options.kv.dtype, parse_kv_dtype(config.kv_dtype));
@@ -167,7 +167,7 @@ absl::Status ModelHost::load(const CoordinatorConfig& config, LoadingDisplay& di
 
 std::shared_ptr<Generator> ModelHost::generator() const {
   CHECK(parts_->engine != nullptr);
-  return parts_->engine;
+  return std::shared_ptr<Generator>(parts_, parts_->engine.get());
 }
 
 void ModelHost::stop() {

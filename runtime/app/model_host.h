@@ -25,7 +25,7 @@ class ModelHost {
   // Packs the weights, allocates the KV cache, starts the engine and waits for its warm-up step.
   absl::Status load(const CoordinatorConfig& config, LoadingDisplay& progress);
 
-  // After load().
+  // After load(). Holding it keeps alive all that the engine works on.
   std::shared_ptr<Generator> generator() const;
 
   // Ends the engine. May be called twice.
@@ -33,8 +33,8 @@ class ModelHost {
 
  private:
   struct Parts;
-  explicit ModelHost(std::unique_ptr<Parts> parts);
-  std::unique_ptr<Parts> parts_;
+  explicit ModelHost(std::shared_ptr<Parts> parts);
+  std::shared_ptr<Parts> parts_;
 };
 
 }  // namespace brigade::runtime

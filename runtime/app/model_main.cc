@@ -1,6 +1,6 @@
-// brigade-model: offline work on checkpoints. `inspect DIR` reads a model folder as a server would, checks
-// everything that needs no weights' values, and prints what it is and needs.
-// Exit codes: 0 fine, 2 the command line or the checkpoint is refused.
+// brigade-model: offline work on checkpoints. `inspect DIR` reads a model folder as a server would,
+// checks everything that needs no weights' values, and prints what it is and needs. Exit codes: 0
+// fine, 2 the command line or the checkpoint is refused.
 
 #include <cstdio>
 #include <string>
@@ -32,14 +32,16 @@ int inspect(const std::string& folder, bool as_json) {
 int main(int argc, char** argv) {
   CLI::App app("Offline work on model checkpoints in the Hugging Face layout.", "brigade-model");
   app.require_subcommand(1);
-  app.footer("Examples:\n  brigade-model inspect models/demo/target\n"
-             "  brigade-model inspect --json /models/mixtral | jq .memory\n\n"
-             "Exit codes: 0 fine, 2 the command line or the checkpoint is refused.");
+  app.footer(
+      "Examples:\n  brigade-model inspect models/demo/target\n"
+      "  brigade-model inspect --json /models/mixtral | jq .memory\n\n"
+      "Exit codes: 0 fine, 2 the command line or the checkpoint is refused.");
   std::string folder;
   bool as_json = false;
   CLI::App* inspect_command = app.add_subcommand(
       "inspect", "Family, parameters, bytes by part, memory needed, rope, routing, end tokens");
-  inspect_command->add_option("DIR", folder, "Folder with config.json and *.safetensors")->required();
+  inspect_command->add_option("DIR", folder, "Folder with config.json and *.safetensors")
+      ->required();
   inspect_command->add_flag("--json", as_json, "One JSON object instead of a table");
   try {
     app.parse(argc, argv);

@@ -110,8 +110,8 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& 
     if (!used) strays.push_back(name);
   }
   if (!strays.empty()) {
-    checkpoint->notes_.push_back(absl::StrCat(folder, ": not part of the checkpoint and left alone: ",
-                                              join_some(strays)));
+    checkpoint->notes_.push_back(
+        absl::StrCat(folder, ": not part of the checkpoint and left alone: ", join_some(strays)));
   }
   return checkpoint;
 }
@@ -119,9 +119,9 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& 
 absl::Status Checkpoint::open_single() {
   const std::string path = absl::StrCat(folder_, "/", kSingleFile);
   if (!exists(path)) {
-    return absl::NotFoundError(absl::StrCat(folder_, ": neither ", kIndexFile, " nor ", kSingleFile,
-                                            "; safetensors files present: ",
-                                            join_some(safetensors_files(folder_))));
+    return absl::NotFoundError(
+        absl::StrCat(folder_, ": neither ", kIndexFile, " nor ", kSingleFile,
+                     "; safetensors files present: ", join_some(safetensors_files(folder_))));
   }
   ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(path));
   files_.push_back(std::make_unique<SafetensorsFile>(std::move(file)));
@@ -140,10 +140,10 @@ absl::Status Checkpoint::open_shards(const WeightMap& weight_map) {
     if (!problem.empty()) problems.push_back(std::move(problem));
   }
   if (!problems.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        folder_, ": ", kIndexFile, " lists ", shards.size(), " files, ", problems.size(),
-        " of them unusable: ", join_some(problems), "; safetensors files present: ",
-        join_some(safetensors_files(folder_))));
+    return absl::InvalidArgumentError(
+        absl::StrCat(folder_, ": ", kIndexFile, " lists ", shards.size(), " files, ",
+                     problems.size(), " of them unusable: ", join_some(problems),
+                     "; safetensors files present: ", join_some(safetensors_files(folder_))));
   }
   for (const std::string& shard : shards) RETURN_IF_ERROR(add_shard(shard, weight_map));
   for (const auto& [tensor, file] : weight_map) {

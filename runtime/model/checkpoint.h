@@ -1,6 +1,6 @@
 // The tensors of a model folder by name, over one or many mapped safetensors files. The index, if
-// there is one, decides which files belong; every other one is left closed. Owns the mappings, so it
-// must outlive all views of tensors. Immutable after open(); any thread may read.
+// there is one, decides which files belong; every other one is left closed. Owns the mappings, so
+// it must outlive all views of tensors. Immutable after open(); any thread may read.
 #pragma once
 
 #include <cstdint>

@@ -7,72 +7,82 @@
 #include <string_view>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 
 namespace brigade::runtime {
 namespace {
 
 using nlohmann::json;
 
-const std::set<std::string_view>& harmless_keys() {
-  static const auto& keys = *new std::set<std::string_view>{
-      "_name_or_path", "architectures", "attention_dropout", "attn_implementation",
-      "_attn_implementation", "dtype", "torch_dtype", "embd_pdrop", "finetuning_task",
-      "gradient_checkpointing", "hidden_dropout", "hidden_dropout_prob", "id2label", "label2id",
-      "initializer_range", "input_jitter_noise", "max_window_layers", "model_type",
-      "output_attentions", "output_hidden_states", "output_router_logits", "pad_token_id",
-      "pretraining_tp", "problem_type", "resid_pdrop", "return_dict", "return_dict_in_generate",
-      "router_aux_loss_coef", "router_jitter_noise", "task_specific_params", "tokenizer_class",
-      "transformers_version", "unk_token_id", "use_cache", "_experts_implementation",
-      "experts_implementation", "aux_loss_alpha", "seq_aux", "ep_size", "transformers.js_config",
-      "sep_token_id", "cls_token_id", "mask_token_id", "prefix", "chunk_size_feed_forward",
-      "keys_to_ignore_at_inference"};
-  return keys;
+// Words of a text as a set, made once.
+const std::set<std::string>& words(const char* text) {
+  return *new std::set<std::string>(
+      absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty()));
 }
 
-// Keys that change the maths, with the values at which they do not. null, false, {} and [] are
-// neutral for every one of them.
-const std::map<std::string_view, json>& maths_keys() {
-  static const json none = json::array();
-  static const auto& keys = *new std::map<std::string_view, json>{
-      // Attention.
-      {"attention_bias", none}, {"qkv_bias", none}, {"clip_qkv", none}, {"attention_multiplier", none},
-      {"attn_logit_softcapping", none}, {"query_pre_attn_scalar", none}, {"use_qk_norm", none},
-      {"qk_norm", none}, {"qk_layernorm", none}, {"attention_chunk_size", none},
-      {"sliding_window", none}, {"use_sliding_window", none}, {"layer_types", none},
-      {"no_rope_layers", none}, {"no_rope_layer_interval", none}, {"alibi", none},
-      {"attention_sinks", none}, {"attn_temperature_tuning", none}, {"floor_scale", none},
-      {"scale_attn_weights", json::array({true})}, {"scale_attn_by_inverse_layer_idx", none},
-      {"kv_lora_rank", none}, {"q_lora_rank", none}, {"qk_nope_head_dim", none},
-      {"qk_rope_head_dim", none}, {"v_head_dim", none}, {"index_topk", none},
-      {"is_encoder_decoder", none}, {"is_decoder", none}, {"add_cross_attention", none},
-      {"cross_attention_hidden_size", none}, {"use_parallel_residual", none}, {"parallel_attn", none},
-      // Rope.
-      {"partial_rotary_factor", json::array({1})}, {"rotary_pct", json::array({1})},
-      {"rotary_dim", none}, {"rope_interleaved", none}, {"rope_local_base_freq", none},
-      {"original_max_position_embeddings", none}, {"position_embedding_type", json::array({"rope"})},
-      // Feed forward, norms, output.
-      {"mlp_bias", none}, {"lm_head_bias", none}, {"hidden_activation", json::array({"silu"})},
-      {"norm_type", json::array({"rms"})}, {"layer_norm_eps", none}, {"layer_norm_epsilon", none},
-      {"final_logit_softcapping", none}, {"logit_scale", json::array({1})},
-      {"logits_scaling", json::array({1})}, {"embedding_multiplier", json::array({1})},
-      {"residual_multiplier", json::array({1})}, {"scale_depth", none}, {"scale_emb", json::array({1})},
-      {"dim_model_base", none}, {"num_nextn_predict_layers", json::array({0})},
-      {"type_vocab_size", none}, {"pruned_heads", none}, {"vision_config", none},
-      {"text_config", none}, {"audio_config", none}, {"quantization_config", none},
-      {"compression_config", none}, {"hybrid_layer_pattern", none},
-      // Routing.
-      {"num_experts", json::array({0})}, {"num_local_experts", json::array({0})},
-      {"n_routed_experts", json::array({0})}, {"n_shared_experts", json::array({0})},
-      {"num_shared_experts", json::array({0})}, {"num_experts_per_tok", json::array({0})},
-      {"moe_intermediate_size", none}, {"shared_expert_intermediate_size", json::array({0})},
-      {"shared_intermediate_size", json::array({0})}, {"scoring_func", json::array({"softmax"})},
-      {"router_scoring_func", json::array({"softmax"})}, {"topk_method", none},
-      {"routed_scaling_factor", json::array({1})}, {"n_group", json::array({0, 1})},
-      {"topk_group", json::array({0, 1})}, {"first_k_dense_replace", json::array({0})},
-      {"moe_layer_freq", json::array({1})}, {"decoder_sparse_step", json::array({1})},
-      {"interleave_moe_layer_step", json::array({1})}, {"mlp_only_layers", none},
-      {"norm_topk_prob", json::array({true})}, {"use_routing_bias", none}, {"moe_router_bias", none},
-      {"expert_capacity", none}, {"capacity_factor", none}};
+constexpr char kHarmless[] = R"(
+    _name_or_path architectures model_type transformers_version transformers.js_config
+    tokenizer_class torch_dtype dtype attn_implementation _attn_implementation
+    experts_implementation _experts_implementation
+    attention_dropout hidden_dropout hidden_dropout_prob embd_pdrop resid_pdrop
+    router_aux_loss_coef router_jitter_noise input_jitter_noise aux_loss_alpha seq_aux ep_size
+    initializer_range gradient_checkpointing chunk_size_feed_forward pretraining_tp
+    finetuning_task problem_type task_specific_params id2label label2id prefix
+    output_attentions output_hidden_states output_router_logits return_dict
+    return_dict_in_generate use_cache keys_to_ignore_at_inference max_window_layers
+    pad_token_id unk_token_id sep_token_id cls_token_id mask_token_id)";
+
+// Keys that change the maths unless they are null, false or empty.
+constexpr char kChanging[] = R"(
+    attention_bias qkv_bias clip_qkv attention_multiplier attn_logit_softcapping
+    query_pre_attn_scalar use_qk_norm qk_norm qk_layernorm attention_chunk_size sliding_window
+    use_sliding_window layer_types alibi attention_sinks attn_temperature_tuning floor_scale
+    scale_attn_by_inverse_layer_idx kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim
+    v_head_dim index_topk hybrid_layer_pattern pruned_heads
+    is_encoder_decoder is_decoder add_cross_attention cross_attention_hidden_size
+    use_parallel_residual parallel_attn
+    no_rope_layers no_rope_layer_interval rotary_dim rope_interleaved rope_local_base_freq
+    original_max_position_embeddings
+    mlp_bias lm_head_bias layer_norm_eps layer_norm_epsilon final_logit_softcapping scale_depth
+    dim_model_base type_vocab_size vision_config text_config audio_config
+    quantization_config compression_config
+    moe_intermediate_size topk_method mlp_only_layers use_routing_bias moe_router_bias
+    expert_capacity capacity_factor)";
+
+// Keys that have values, beside those, at which they change nothing.
+const std::map<std::string, json>& changing_unless() {
+  static const auto& keys =
+      *new std::map<std::string, json>{{"scale_attn_weights", json::array({true})},
+                                       {"partial_rotary_factor", json::array({1})},
+                                       {"rotary_pct", json::array({1})},
+                                       {"position_embedding_type", json::array({"rope"})},
+                                       {"hidden_activation", json::array({"silu"})},
+                                       {"norm_type", json::array({"rms"})},
+                                       {"logit_scale", json::array({1})},
+                                       {"logits_scaling", json::array({1})},
+                                       {"embedding_multiplier", json::array({1})},
+                                       {"residual_multiplier", json::array({1})},
+                                       {"scale_emb", json::array({1})},
+                                       {"num_nextn_predict_layers", json::array({0})},
+                                       // Routing.
+                                       {"num_experts", json::array({0})},
+                                       {"num_local_experts", json::array({0})},
+                                       {"n_routed_experts", json::array({0})},
+                                       {"n_shared_experts", json::array({0})},
+                                       {"num_shared_experts", json::array({0})},
+                                       {"num_experts_per_tok", json::array({0})},
+                                       {"shared_expert_intermediate_size", json::array({0})},
+                                       {"shared_intermediate_size", json::array({0})},
+                                       {"scoring_func", json::array({"softmax"})},
+                                       {"router_scoring_func", json::array({"softmax"})},
+                                       {"routed_scaling_factor", json::array({1})},
+                                       {"n_group", json::array({0, 1})},
+                                       {"topk_group", json::array({0, 1})},
+                                       {"first_k_dense_replace", json::array({0})},
+                                       {"moe_layer_freq", json::array({1})},
+                                       {"decoder_sparse_step", json::array({1})},
+                                       {"interleave_moe_layer_step", json::array({1})},
+                                       {"norm_topk_prob", json::array({true})}};
   return keys;
 }
 
@@ -100,15 +110,15 @@ bool sounds_like_maths(const std::string& key) {
 }  // namespace
 
 KeyMeaning classify_config_key(const std::string& key, const json& value) {
-  if (harmless_keys().count(key) != 0) return KeyMeaning::kHarmless;
-  const auto found = maths_keys().find(key);
-  if (found != maths_keys().end()) {
-    // norm_topk_prob false is the one switch whose absence and false differ.
-    if (key == "norm_topk_prob" && value == false) return KeyMeaning::kChangesMaths;
-    return is_neutral(value, found->second) ? KeyMeaning::kNeutral : KeyMeaning::kChangesMaths;
-  }
-  if (sounds_like_maths(key)) {
-    return is_neutral(value, json::array()) ? KeyMeaning::kNeutral : KeyMeaning::kChangesMaths;
+  static const std::set<std::string>& harmless = words(kHarmless);
+  static const std::set<std::string>& changing = words(kChanging);
+  if (harmless.count(key) != 0) return KeyMeaning::kHarmless;
+  // The one switch whose false is not the same as its absence.
+  if (key == "norm_topk_prob" && value == false) return KeyMeaning::kChangesMaths;
+  const auto found = changing_unless().find(key);
+  const json neutral = found != changing_unless().end() ? found->second : json::array();
+  if (found != changing_unless().end() || changing.count(key) != 0 || sounds_like_maths(key)) {
+    return is_neutral(value, neutral) ? KeyMeaning::kNeutral : KeyMeaning::kChangesMaths;
   }
   return KeyMeaning::kUnknown;
 }

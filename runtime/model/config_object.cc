@@ -19,8 +19,8 @@ std::string brief(const json& value) {
 ConfigObject::ConfigObject(const json& object, std::string where)
     : object_(object.is_object() ? &object : nullptr), where_(std::move(where)) {
   if (object_ == nullptr) {
-    status_ = absl::InvalidArgumentError(absl::StrCat(where_, " is ", brief(object),
-                                                      " where an object was expected"));
+    status_ = absl::InvalidArgumentError(
+        absl::StrCat(where_, " is ", brief(object), " where an object was expected"));
   }
 }
 
@@ -44,7 +44,8 @@ std::optional<int64_t> ConfigObject::integer(const std::string& key, int64_t min
     fail(key, absl::StrCat("is ", brief(*found), ", not an integer"));
     return std::nullopt;
   }
-  const bool too_large = found->is_number_unsigned() && found->get<uint64_t>() > uint64_t{INT64_MAX};
+  const bool too_large =
+      found->is_number_unsigned() && found->get<uint64_t>() > uint64_t{INT64_MAX};
   if (too_large || found->get<int64_t>() < min || found->get<int64_t>() > max) {
     fail(key, absl::StrCat("is ", brief(*found), ", outside ", min, " to ", max));
     return std::nullopt;
@@ -101,10 +102,10 @@ std::vector<int64_t> ConfigObject::integers(const std::string& key, int64_t min,
   }
   std::vector<int64_t> numbers;
   for (const json& element : *found) {
-    const bool fits = element.is_number_integer() &&
-                      !(element.is_number_unsigned() &&
-                        element.get<uint64_t>() > uint64_t{INT64_MAX}) &&
-                      element.get<int64_t>() >= min && element.get<int64_t>() <= max;
+    const bool fits =
+        element.is_number_integer() &&
+        !(element.is_number_unsigned() && element.get<uint64_t>() > uint64_t{INT64_MAX}) &&
+        element.get<int64_t>() >= min && element.get<int64_t>() <= max;
     if (!fits) {
       fail(key, absl::StrCat("holds ", brief(element), ", not an integer from ", min, " to ", max));
       return {};

@@ -1,6 +1,6 @@
 // A JSON object read field by field with range checks: the first fault is kept as a sentence that
-// names file and key, later reads return defaults, and the keys that nobody asked for can be listed.
-// For one reader on one thread; refers to the JSON value and must not outlive it.
+// names file and key, later reads return defaults, and the keys that nobody asked for can be
+// listed. For one reader on one thread; refers to the JSON value and must not outlive it.
 #pragma once
 
 #include <cstdint>

@@ -56,12 +56,14 @@ const FamilyDefaults* read_family(ConfigObject& config) {
       const std::string given = architectures->is_array() && architectures->size() == 1
                                     ? brief((*architectures)[0])
                                     : brief(*architectures);
-      config.fail("architectures", absl::StrCat("is ", given, ", not \"", known.architecture, "\""));
+      config.fail("architectures",
+                  absl::StrCat("is ", given, ", not \"", known.architecture, "\""));
     }
     return &known;
   }
-  config.fail("model_type", absl::StrCat("\"", family->substr(0, 60),
-                                         "\" is not a supported family; supported: llama, mixtral"));
+  config.fail("model_type",
+              absl::StrCat("\"", family->substr(0, 60),
+                           "\" is not a supported family; supported: llama, mixtral"));
   return nullptr;
 }
 
@@ -72,8 +74,8 @@ void read_attention(ConfigObject& config, const FamilyDefaults& family, ModelSpe
   a.kv_heads = static_cast<int>(
       config.integer("num_key_value_heads", 1, kMaxHeads).value_or(default_kv_heads));
   if (a.heads % a.kv_heads != 0) {
-    config.fail("num_key_value_heads", absl::StrCat(a.kv_heads, " does not divide num_attention_heads ",
-                                                    a.heads));
+    config.fail("num_key_value_heads",
+                absl::StrCat(a.kv_heads, " does not divide num_attention_heads ", a.heads));
   }
   const std::optional<int64_t> head_dim = config.integer("head_dim", 1, kernels::kMaxHeadDim);
   if (!head_dim && spec.hidden % a.heads != 0) {
@@ -84,7 +86,8 @@ void read_attention(ConfigObject& config, const FamilyDefaults& family, ModelSpe
   if (!family.moe) {
     a.qkv_bias = a.output_bias = config.boolean("attention_bias").value_or(false);
   } else {
-    const auto window = static_cast<int>(config.integer("sliding_window", 1, kMaxContext).value_or(0));
+    const auto window =
+        static_cast<int>(config.integer("sliding_window", 1, kMaxContext).value_or(0));
     a.window = config.boolean("use_sliding_window").value_or(true) ? window : 0;
   }
   a.scale = 1 / std::sqrt(static_cast<double>(a.head_dim));
@@ -94,8 +97,8 @@ void read_attention(ConfigObject& config, const FamilyDefaults& family, ModelSpe
 MoeSpec read_moe(ConfigObject& config, int ffn) {
   MoeSpec moe;
   moe.ffn = ffn;
-  moe.rule.num_experts = static_cast<int>(
-      config.integer("num_local_experts", 1, kernels::kMaxExperts).value_or(8));
+  moe.rule.num_experts =
+      static_cast<int>(config.integer("num_local_experts", 1, kernels::kMaxExperts).value_or(8));
   moe.rule.top_k = static_cast<int>(
       config.integer("num_experts_per_tok", 1, kernels::kMaxExpertsPerToken).value_or(2));
   moe.rule.scoring = kernels::RouterScoring::kSoftmax;
@@ -143,8 +146,7 @@ void read_sizes(ConfigObject& config, const FamilyDefaults& family, ModelSpec& s
   spec.max_positions = static_cast<int>(
       config.integer("max_position_embeddings", 1, kMaxContext).value_or(family.max_positions));
   spec.norm_eps = config.number("rms_norm_eps", 0, 1).value_or(family.norm_eps);
-  spec.tied_embeddings =
-      config.boolean("tie_word_embeddings").value_or(family.tied_embeddings);
+  spec.tied_embeddings = config.boolean("tie_word_embeddings").value_or(family.tied_embeddings);
   const std::optional<std::string> activation = config.text("hidden_act");
   if (activation && *activation != "silu" && *activation != "swish") {
     config.fail("hidden_act", absl::StrCat("\"", activation->substr(0, 60),
@@ -158,13 +160,16 @@ std::vector<std::string> check_unread(ConfigObject& config, const json& values) 
   for (const std::string& key : config.unread_keys()) {
     switch (classify_config_key(key, values[key])) {
       case KeyMeaning::kHarmless:
-      case KeyMeaning::kNeutral: break;
-      case KeyMeaning::kChangesMaths:
-        config.fail(key.substr(0, 100),
-                    absl::StrCat("is ", brief(values[key]), ", which changes the maths in a way "
-                                 "that is not implemented"));
+      case KeyMeaning::kNeutral:
         break;
-      case KeyMeaning::kUnknown: unknown.push_back(key.substr(0, 100)); break;
+      case KeyMeaning::kChangesMaths:
+        config.fail(key.substr(0, 100), absl::StrCat("is ", brief(values[key]),
+                                                     ", which changes the maths in a way "
+                                                     "that is not implemented"));
+        break;
+      case KeyMeaning::kUnknown:
+        unknown.push_back(key.substr(0, 100));
+        break;
     }
   }
   return unknown;
@@ -208,8 +213,8 @@ absl::StatusOr<ConfigReading> read_config(const json& values, const json* genera
   const std::vector<std::string> unknown = check_unread(config, values);
   RETURN_IF_ERROR(config.status());
   if (!unknown.empty()) {
-    reading.notes.push_back(absl::StrCat(config.where(), ": keys that are not known and not used: ",
-                                         absl::StrJoin(unknown, ", ")));
+    reading.notes.push_back(absl::StrCat(
+        config.where(), ": keys that are not known and not used: ", absl::StrJoin(unknown, ", ")));
   }
   if (generation != nullptr) RETURN_IF_ERROR(read_generation(*generation, name, spec));
   return reading;
@@ -218,7 +223,8 @@ absl::StatusOr<ConfigReading> read_config(const json& values, const json* genera
 absl::StatusOr<ConfigReading> read_config(const std::string& folder) {
   // Real files are a few kilobytes; a megabyte leaves room for long lists of module names.
   constexpr JsonLimits kLimits{.max_bytes = 1u << 20, .max_depth = 64};
-  ASSIGN_OR_RETURN(const json config, read_json_file(absl::StrCat(folder, "/config.json"), kLimits));
+  ASSIGN_OR_RETURN(const json config,
+                   read_json_file(absl::StrCat(folder, "/config.json"), kLimits));
   const std::string generation_path = absl::StrCat(folder, "/generation_config.json");
   struct stat info {};
   if (::stat(generation_path.c_str(), &info) != 0) return read_config(config, nullptr, folder);

@@ -16,9 +16,8 @@ namespace brigade::runtime {
 using kernels::Buffer;
 
 absl::StatusOr<std::unique_ptr<ForwardPass>> ForwardPass::create(
-    kernels::Device& device, const ModelSpec& spec, const DeviceWeights& weights,
-    const KvCache& kv, std::unique_ptr<expert_parallel::Exchange> exchange,
-    const StepLimits& limits) {
+    kernels::Device& device, const ModelSpec& spec, const DeviceWeights& weights, const KvCache& kv,
+    std::unique_ptr<expert_parallel::Exchange> exchange, const StepLimits& limits) {
   std::unique_ptr<ForwardPass> pass(
       new ForwardPass(spec, weights, kv, std::move(exchange), limits));
   CHECK(pass->expert_rows_.empty() || pass->exchange_ != nullptr);
@@ -30,7 +29,11 @@ absl::StatusOr<std::unique_ptr<ForwardPass>> ForwardPass::create(
 ForwardPass::ForwardPass(const ModelSpec& spec, const DeviceWeights& weights, const KvCache& kv,
                          std::unique_ptr<expert_parallel::Exchange> exchange,
                          const StepLimits& limits)
-    : spec_(spec), weights_(weights), kv_(kv), exchange_(std::move(exchange)), limits_(limits),
+    : spec_(spec),
+      weights_(weights),
+      kv_(kv),
+      exchange_(std::move(exchange)),
+      limits_(limits),
       dense_groups_(spec.layers.size()) {
   for (const LayerSpec& layer : spec.layers) {
     if (layer.moe) expert_rows_.emplace_back(layer.moe->rule.num_experts, 0);
@@ -84,15 +87,22 @@ absl::StatusOr<StepModel::Progress> ForwardPass::advance() {
 // One piece of the way; false when it has to wait for the device or the exchange.
 absl::StatusOr<bool> ForwardPass::step() {
   switch (stage_) {
-    case Stage::kLayer: RETURN_IF_ERROR(run_layer()); return true;
-    case Stage::kRouted: return start_experts();
-    case Stage::kExperts: return finish_experts();
-    case Stage::kOutput: RETURN_IF_ERROR(run_output()); return true;
+    case Stage::kLayer:
+      RETURN_IF_ERROR(run_layer());
+      return true;
+    case Stage::kRouted:
+      return start_experts();
+    case Stage::kExperts:
+      return finish_experts();
+    case Stage::kOutput:
+      RETURN_IF_ERROR(run_output());
+      return true;
     case Stage::kFinishing:
       if (!event_.ready()) return false;
       stage_ = Stage::kIdle;
       return true;
-    case Stage::kIdle: break;
+    case Stage::kIdle:
+      break;
   }
   return true;
 }
@@ -111,7 +121,8 @@ absl::Status ForwardPass::run_layer() {
 absl::Status ForwardPass::attend() {
   const LayerWeights& layer = weights_.layers[layer_];
   const AttentionSpec& a = spec_.attention;
-  const int64_t q_width = int64_t{a.heads} * a.head_dim, kv_width = int64_t{a.kv_heads} * a.head_dim;
+  const int64_t q_width = int64_t{a.heads} * a.head_dim,
+                kv_width = int64_t{a.kv_heads} * a.head_dim;
   float* qkv = buffers_.qkv.as<float>();
   RETURN_IF_ERROR(rms_norm(layer.input_norm, buffers_.hidden, buffers_.normed, rows_));
   RETURN_IF_ERROR(kernels::matmul(*stream_, {.x = buffers_.normed.as<float>(),
@@ -137,23 +148,23 @@ absl::Status ForwardPass::attend() {
                                                     .rotary_dim = spec_.rope.rotary_dim,
                                                     .max_positions = weights_.max_positions,
                                                     .pairing = spec_.rope.pairing}));
-  RETURN_IF_ERROR(kernels::paged_attention(
-      *stream_, {.q = qkv,
-                 .cache = kv_.layer(layer_),
-                 .block_tables = buffers_.block_tables.as<int32_t>(),
-                 .row_sequence = buffers_.row_sequence.as<int32_t>(),
-                 .row_position = buffers_.positions.as<int32_t>(),
-                 .out = buffers_.attention.as<float>(),
-                 .q_stride = buffers_.qkv_stride,
-                 .out_stride = q_width,
-                 .rows = rows_,
-                 .heads = a.heads,
-                 .max_blocks = batch_->max_blocks,
-                 .sequences = batch_->sequences,
-                 .window = a.window,
-                 .scale = static_cast<float>(a.scale),
-                 .scratch = buffers_.attention_scratch.data(),
-                 .scratch_bytes = buffers_.attention_scratch.bytes()}));
+  RETURN_IF_ERROR(
+      kernels::paged_attention(*stream_, {.q = qkv,
+                                          .cache = kv_.layer(layer_),
+                                          .block_tables = buffers_.block_tables.as<int32_t>(),
+                                          .row_sequence = buffers_.row_sequence.as<int32_t>(),
+                                          .row_position = buffers_.positions.as<int32_t>(),
+                                          .out = buffers_.attention.as<float>(),
+                                          .q_stride = buffers_.qkv_stride,
+                                          .out_stride = q_width,
+                                          .rows = rows_,
+                                          .heads = a.heads,
+                                          .max_blocks = batch_->max_blocks,
+                                          .sequences = batch_->sequences,
+                                          .window = a.window,
+                                          .scale = static_cast<float>(a.scale),
+                                          .scratch = buffers_.attention_scratch.data(),
+                                          .scratch_bytes = buffers_.attention_scratch.bytes()}));
   return kernels::matmul(*stream_, {.x = buffers_.attention.as<float>(),
                                     .weights = layer.o.matrix,
                                     .bias = layer.o_bias.as<float>(),
@@ -203,7 +214,8 @@ absl::Status ForwardPass::route() {
                                                    .rule = rule,
                                                    .rows = rows_}));
   const size_t bytes = size_t(rows_) * rule.top_k * sizeof(int32_t);
-  RETURN_IF_ERROR(stream_->copy_to_host(buffers_.host_experts.data(), buffers_.experts.data(), bytes));
+  RETURN_IF_ERROR(
+      stream_->copy_to_host(buffers_.host_experts.data(), buffers_.experts.data(), bytes));
   ASSIGN_OR_RETURN(event_, stream_->record(waker_));
   stage_ = Stage::kRouted;
   return absl::OkStatus();
@@ -228,8 +240,8 @@ absl::Status ForwardPass::count_experts() {
   for (int i = 0; i < rows_ * rule.top_k; ++i) {
     const int32_t expert = buffers_.host_experts[i];
     if (expert < 0 || expert >= rule.num_experts) {
-      return absl::InternalError(absl::StrCat("layer ", layer_, ": the router chose expert ", expert,
-                                              " of ", rule.num_experts));
+      return absl::InternalError(absl::StrCat("layer ", layer_, ": the router chose expert ",
+                                              expert, " of ", rule.num_experts));
     }
     ++counts[expert];
   }
@@ -261,7 +273,8 @@ absl::Status ForwardPass::run_output() {
                                                     .out = buffers_.gathered.as<float>(),
                                                     .rows = logit_rows_,
                                                     .width = spec_.hidden}));
-    RETURN_IF_ERROR(rms_norm(weights_.final_norm, buffers_.gathered, buffers_.gathered, logit_rows_));
+    RETURN_IF_ERROR(
+        rms_norm(weights_.final_norm, buffers_.gathered, buffers_.gathered, logit_rows_));
     RETURN_IF_ERROR(kernels::matmul(*stream_, {.x = buffers_.gathered.as<float>(),
                                                .weights = weights_.lm_head.matrix,
                                                .y = buffers_.logits.as<float>(),
@@ -269,7 +282,8 @@ absl::Status ForwardPass::run_output() {
                                                .y_stride = spec_.vocab,
                                                .rows = logit_rows_}));
     const size_t bytes = size_t(logit_rows_) * spec_.vocab * sizeof(float);
-    RETURN_IF_ERROR(stream_->copy_to_host(buffers_.host_logits.data(), buffers_.logits.data(), bytes));
+    RETURN_IF_ERROR(
+        stream_->copy_to_host(buffers_.host_logits.data(), buffers_.logits.data(), bytes));
   }
   // Also without logits: the batch may be reused only when its copies have run.
   ASSIGN_OR_RETURN(event_, stream_->record(waker_));

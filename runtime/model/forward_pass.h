@@ -1,7 +1,7 @@
-// One microbatch's forward pass as a state machine: embedding, then per layer attention and dense FFN
-// or routed experts, then final norm and output matrix for the rows whose logits are wanted. advance()
-// enqueues work until it needs something from the device or the exchange, and never waits for it.
-// Owns its stream and buffers, all planned at start. Step thread only.
+// One microbatch's forward pass as a state machine: embedding, then per layer attention and dense
+// FFN or routed experts, then final norm and output matrix for the rows whose logits are wanted.
+// advance() enqueues work until it needs something from the device or the exchange, and never waits
+// for it. Owns its stream and buffers, all planned at start. Step thread only.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // The memory of all keys and values: blocks of block_size positions, each holding every layer. Who
-// uses which block is the scheduler's business; this only knows bytes. Shared by the microbatches of
-// one model, which run on one step thread; must outlive them.
+// uses which block is the scheduler's business; this only knows bytes. Shared by the microbatches
+// of one model, which run on one step thread; must outlive them.
 #pragma once
 
 #include <cstdint>

@@ -26,12 +26,12 @@ using ExchangeFactory = std::function<absl::StatusOr<std::unique_ptr<expert_para
 
 struct LoadOptions {
   KvCacheOptions kv;
-  StepLimits limits;       // of each microbatch
+  StepLimits limits;  // of each microbatch
   int microbatches = 1;
-  int max_context = 0;     // positions; 0: config.json's max_position_embeddings
+  int max_context = 0;  // positions; 0: config.json's max_position_embeddings
   kernels::DType wire_dtype = kernels::DType::kF32;  // of expert answers; part of the numerics
-  bool load_experts = true;         // false: the exchange reaches experts elsewhere
-  ExchangeFactory make_exchange;    // empty: all experts are local
+  bool load_experts = true;       // false: the exchange reaches experts elsewhere
+  ExchangeFactory make_exchange;  // empty: all experts are local
   LoadProgressCallback on_progress;
 };
 
@@ -51,7 +51,7 @@ struct LoadedModel {
   std::unique_ptr<DeviceWeights> weights;
   std::unique_ptr<expert_parallel::ExpertShard> shard;  // null for a dense model
   std::unique_ptr<KvCache> kv;
-  std::vector<std::unique_ptr<ForwardPass>> passes;     // [microbatches]
+  std::vector<std::unique_ptr<ForwardPass>> passes;  // [microbatches]
   std::vector<std::string> notes;
   int max_context = 0;
 };

@@ -30,8 +30,9 @@ int64_t parameters(const ModelSpec& spec, bool active) {
   int64_t count = spec.hidden + table;
   if (!spec.tied_embeddings) count += active ? spec.hidden : table;
   for (const LayerSpec& layer : spec.layers) {
-    const int experts =
-        !layer.moe ? 0 : active ? layer.moe->rule.top_k : layer.moe->rule.num_experts;
+    const int experts = !layer.moe ? 0
+                        : active   ? layer.moe->rule.top_k
+                                   : layer.moe->rule.num_experts;
     count += 2 * int64_t{spec.hidden} + attention_parameters(spec) +
              ffn_parameters(spec, layer, experts);
   }

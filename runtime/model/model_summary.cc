@@ -67,7 +67,8 @@ void add_tensors(const ModelTensors& tensors, bool tied, ModelSummary& s) {
 }
 
 std::string rope_line(const RopeSpec& rope) {
-  std::string line = absl::StrCat("theta ", rope.theta, ", ", rope.rotary_dim, " of each head's lanes");
+  std::string line =
+      absl::StrCat("theta ", rope.theta, ", ", rope.rotary_dim, " of each head's lanes");
   if (rope.factor != 1) {
     absl::StrAppend(&line, ", llama3 scaling by ", rope.factor, " from ",
                     rope.original_max_positions, " positions");
@@ -76,10 +77,10 @@ std::string rope_line(const RopeSpec& rope) {
 }
 
 std::string routing_line(const kernels::RouterRule& rule) {
-  std::string line = absl::StrCat(
-      rule.scoring == kernels::RouterScoring::kSigmoid ? "sigmoid" : "softmax", " over ",
-      rule.num_experts, " experts, top ", rule.top_k,
-      rule.renormalize ? ", renormalised" : ", not renormalised");
+  std::string line =
+      absl::StrCat(rule.scoring == kernels::RouterScoring::kSigmoid ? "sigmoid" : "softmax",
+                   " over ", rule.num_experts, " experts, top ", rule.top_k,
+                   rule.renormalize ? ", renormalised" : ", not renormalised");
   if (rule.num_groups > 1) {
     absl::StrAppend(&line, ", ", rule.groups_kept, " of ", rule.num_groups, " groups");
   }
@@ -135,20 +136,35 @@ ModelSummary summarize(const OpenedModel& model) {
 }
 
 nlohmann::ordered_json to_json(const ModelSummary& s) {
-  return {{"family", s.family}, {"layers", s.layers}, {"hidden", s.hidden}, {"vocabulary", s.vocab},
-          {"max_positions", s.max_positions}, {"moe_layers", s.moe_layers}, {"experts", s.experts},
-          {"experts_per_token", s.top_k}, {"parameters_total", s.parameters_total},
+  return {{"family", s.family},
+          {"layers", s.layers},
+          {"hidden", s.hidden},
+          {"vocabulary", s.vocab},
+          {"max_positions", s.max_positions},
+          {"moe_layers", s.moe_layers},
+          {"experts", s.experts},
+          {"experts_per_token", s.top_k},
+          {"parameters_total", s.parameters_total},
           {"parameters_active_per_token", s.parameters_active},
-          {"bytes", {{"embedding", s.embedding_bytes}, {"attention", s.attention_bytes},
-                     {"dense_ffn", s.dense_ffn_bytes}, {"router", s.router_bytes},
-                     {"experts", s.expert_bytes}, {"norms", s.norm_bytes},
-                     {"output", s.output_bytes}, {"total", s.stored_bytes}}},
-          {"weight_dtypes", s.weight_dtypes}, {"files", s.files},
-          {"memory", {{"weights_bytes", s.weight_memory_bytes},
-                      {"rope_tables_bytes", s.rope_table_bytes},
-                      {"kv_bytes_per_1000_tokens_f32", s.kv_bytes_per_1k_tokens_f32},
-                      {"kv_bytes_per_1000_tokens_bf16", s.kv_bytes_per_1k_tokens_bf16}}},
-          {"rope", s.rope}, {"routing", s.routing}, {"eos_tokens", s.eos_tokens}};
+          {"bytes",
+           {{"embedding", s.embedding_bytes},
+            {"attention", s.attention_bytes},
+            {"dense_ffn", s.dense_ffn_bytes},
+            {"router", s.router_bytes},
+            {"experts", s.expert_bytes},
+            {"norms", s.norm_bytes},
+            {"output", s.output_bytes},
+            {"total", s.stored_bytes}}},
+          {"weight_dtypes", s.weight_dtypes},
+          {"files", s.files},
+          {"memory",
+           {{"weights_bytes", s.weight_memory_bytes},
+            {"rope_tables_bytes", s.rope_table_bytes},
+            {"kv_bytes_per_1000_tokens_f32", s.kv_bytes_per_1k_tokens_f32},
+            {"kv_bytes_per_1000_tokens_bf16", s.kv_bytes_per_1k_tokens_bf16}}},
+          {"rope", s.rope},
+          {"routing", s.routing},
+          {"eos_tokens", s.eos_tokens}};
 }
 
 std::string to_text(const ModelSummary& s) {
@@ -166,15 +182,19 @@ std::string to_text(const ModelSummary& s) {
                               " in ", s.files, s.files == 1 ? " file" : " files"));
   for (const auto& [part, bytes] :
        {std::pair<const char*, int64_t>{"  embedding", s.embedding_bytes},
-        {"  attention", s.attention_bytes}, {"  dense FFN", s.dense_ffn_bytes},
-        {"  router", s.router_bytes}, {"  experts", s.expert_bytes}, {"  norms", s.norm_bytes},
+        {"  attention", s.attention_bytes},
+        {"  dense FFN", s.dense_ffn_bytes},
+        {"  router", s.router_bytes},
+        {"  experts", s.expert_bytes},
+        {"  norms", s.norm_bytes},
         {"  output matrix", s.output_bytes}}) {
     if (bytes > 0) line(part, human(bytes));
   }
   line("memory, weights", human(s.weight_memory_bytes));
   line("memory, rope tables", human(s.rope_table_bytes));
-  line("memory, 1000 tokens KV", absl::StrCat(human(s.kv_bytes_per_1k_tokens_f32), " in f32, ",
-                                              human(s.kv_bytes_per_1k_tokens_bf16), " in bf16 or f16"));
+  line("memory, 1000 tokens KV",
+       absl::StrCat(human(s.kv_bytes_per_1k_tokens_f32), " in f32, ",
+                    human(s.kv_bytes_per_1k_tokens_bf16), " in bf16 or f16"));
   line("context", absl::StrCat(s.max_positions, " positions"));
   line("rope", s.rope);
   if (!s.routing.empty()) line("routing", s.routing);

@@ -1,4 +1,5 @@
-// What a model needs and is made of, as numbers: for `inspect`, start-up logs and tests. Pure functions.
+// What a model needs and is made of, as numbers: for `inspect`, start-up logs and tests. Pure
+// functions.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,9 @@ struct ModelSummary {
   // Bytes as stored in the checkpoint, by part; an output matrix tied to the embedding is 0.
   int64_t embedding_bytes = 0, attention_bytes = 0, dense_ffn_bytes = 0, router_bytes = 0;
   int64_t expert_bytes = 0, norm_bytes = 0, output_bytes = 0;
-  int64_t stored_bytes = 0;             // sum of the above
-  int64_t weight_memory_bytes = 0;      // packed, as loaded: outputs padded, tied matrices twice
-  int64_t rope_table_bytes = 0;         // for the whole context
+  int64_t stored_bytes = 0;         // sum of the above
+  int64_t weight_memory_bytes = 0;  // packed, as loaded: outputs padded, tied matrices twice
+  int64_t rope_table_bytes = 0;     // for the whole context
   int64_t kv_bytes_per_1k_tokens_f32 = 0, kv_bytes_per_1k_tokens_bf16 = 0;
   std::vector<std::string> weight_dtypes;  // sorted, each once
   std::string rope, routing;               // one readable line each; routing "" when dense

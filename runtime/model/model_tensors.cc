@@ -57,10 +57,10 @@ class Taker {
     if (!dtype.ok()) {
       status_ = dtype.status();
     } else if (tensor->entry->shape != shape) {
-      status_ = absl::InvalidArgumentError(absl::StrCat(
-          tensor->file->path(), ": tensor \"", name, "\" has shape [",
-          absl::StrJoin(tensor->entry->shape, ", "), "], config.json asks for [",
-          absl::StrJoin(shape, ", "), "]"));
+      status_ = absl::InvalidArgumentError(
+          absl::StrCat(tensor->file->path(), ": tensor \"", name, "\" has shape [",
+                       absl::StrJoin(tensor->entry->shape, ", "), "], config.json asks for [",
+                       absl::StrJoin(shape, ", "), "]"));
     } else {
       view = {name, tensor->data(), *dtype, shape};
     }
@@ -143,8 +143,8 @@ void take_packed_experts(const ModelSpec& spec, const MoeSpec& moe, const MoeNam
 
 void take_moe(const ModelSpec& spec, const MoeSpec& moe, const std::string& prefix, Taker& taker,
               LayerTensors& layer) {
-  const MoeNames names = choose_moe_names(
-      prefix, [&taker](const std::string& name) { return taker.holds(name); });
+  const MoeNames names =
+      choose_moe_names(prefix, [&taker](const std::string& name) { return taker.holds(name); });
   taker.take(names.router, {moe.rule.num_experts, spec.hidden}, layer.router);
   if (names.packed()) {
     take_packed_experts(spec, moe, names, taker, layer);
@@ -201,9 +201,9 @@ absl::Status check_finite(const ModelTensors& tensors, const Checkpoint& checkpo
     for (const TensorView* view :
          {&layer.input_norm, &layer.post_norm, &layer.router, &layer.router_bias}) {
       if (view->present() && !is_finite(*view)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(checkpoint.find(view->name)->file->path(), ": tensor \"", view->name,
-                         "\" of layer ", i, " holds a value that is not finite"));
+        return absl::InvalidArgumentError(absl::StrCat(checkpoint.find(view->name)->file->path(),
+                                                       ": tensor \"", view->name, "\" of layer ", i,
+                                                       " holds a value that is not finite"));
       }
     }
   }
@@ -226,10 +226,9 @@ absl::Status take_output(const ModelSpec& spec, const Checkpoint& checkpoint, Ta
   if (!output.present() || !embedding.present()) return absl::OkStatus();  // reported by finish()
   const size_t bytes = shape[0] * shape[1] * kernels::dtype_bytes(embedding.dtype);
   if (output.dtype != embedding.dtype || std::memcmp(output.data, embedding.data, bytes) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(checkpoint.find(kOutput)->file->path(), ": tensor \"", kOutput,
-                     "\" differs from \"", kEmbedding,
-                     "\" though config.json says tie_word_embeddings: true"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        checkpoint.find(kOutput)->file->path(), ": tensor \"", kOutput, "\" differs from \"",
+        kEmbedding, "\" though config.json says tie_word_embeddings: true"));
   }
   tensors.lm_head = embedding;
   return absl::OkStatus();
@@ -241,9 +240,9 @@ absl::StatusOr<ModelTensors> resolve(const ModelSpec& spec, const Checkpoint& ch
   // Before anything is sized by the config's numbers.
   const auto held = static_cast<int64_t>(checkpoint.tensors().size());
   if (spec.num_layers() > held / kTensorsPerLayer + 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        checkpoint.folder(), ": config.json asks for num_hidden_layers ", spec.num_layers(),
-        ", far more than the ", held, " tensors present can fill"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(checkpoint.folder(), ": config.json asks for num_hidden_layers ",
+                     spec.num_layers(), ", far more than the ", held, " tensors present can fill"));
   }
   Taker taker(checkpoint);
   ModelTensors tensors;

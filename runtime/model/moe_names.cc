@@ -10,7 +10,7 @@ MoeNames by_expert(const std::string& block, const char* gate, const char* up, c
 }
 
 MoeNames packed(const std::string& block) {
-  return {block + "gate.weight", "", "", "", "", block + "experts.gate_up_proj",
+  return {block + "gate.weight",      "", "", "", "", block + "experts.gate_up_proj",
           block + "experts.down_proj"};
 }
 
@@ -34,8 +34,7 @@ MoeNames choose_moe_names(const std::string& prefix,
   const std::vector<MoeNames> candidates = {
       by_expert(classic, "w1.weight", "w3.weight", "w2.weight"),
       by_expert(plain, "gate_proj.weight", "up_proj.weight", "down_proj.weight"),
-      by_expert(classic, "gate_proj.weight", "up_proj.weight", "down_proj.weight"),
-      packed(plain),
+      by_expert(classic, "gate_proj.weight", "up_proj.weight", "down_proj.weight"), packed(plain),
       packed(classic)};
   const MoeNames* best = &candidates.front();
   int best_held = 0;

@@ -17,7 +17,8 @@ std::string read_type(ConfigObject& rope) {
   const std::optional<std::string> old_name = rope.text("type");
   const std::optional<std::string> new_name = rope.text("rope_type");
   if (old_name && new_name && *old_name != *new_name) {
-    rope.fail("type", absl::StrCat("\"", *old_name, "\" and rope_type \"", *new_name, "\" disagree"));
+    rope.fail("type",
+              absl::StrCat("\"", *old_name, "\" and rope_type \"", *new_name, "\" disagree"));
   }
   if (new_name) return *new_name;
   return old_name.value_or("default");
@@ -33,8 +34,8 @@ void read_llama3(ConfigObject& rope, RopeSpec& spec) {
   if (spec.high_freq_factor <= spec.low_freq_factor) {
     rope.fail("high_freq_factor", "must be greater than low_freq_factor");
   }
-  spec.original_max_positions = static_cast<int>(
-      rope.required_integer("original_max_position_embeddings", 1, kMaxPositions));
+  spec.original_max_positions =
+      static_cast<int>(rope.required_integer("original_max_position_embeddings", 1, kMaxPositions));
 }
 
 // One rope object, whichever of the two keys holds it.

@@ -20,12 +20,23 @@ struct DtypeSize {
   std::string_view name;
   size_t bytes;
 };
-constexpr std::array<DtypeSize, 17> kDtypes = {{{"BOOL", 1},    {"U8", 1},       {"I8", 1},
-                                                {"F8_E4M3", 1}, {"F8_E5M2", 1},  {"F8_E8M0", 1},
-                                                {"I16", 2},     {"U16", 2},      {"F16", 2},
-                                                {"BF16", 2},    {"I32", 4},      {"U32", 4},
-                                                {"F32", 4},     {"I64", 8},      {"U64", 8},
-                                                {"F64", 8},     {"C64", 8}}};
+constexpr std::array<DtypeSize, 17> kDtypes = {{{"BOOL", 1},
+                                                {"U8", 1},
+                                                {"I8", 1},
+                                                {"F8_E4M3", 1},
+                                                {"F8_E5M2", 1},
+                                                {"F8_E8M0", 1},
+                                                {"I16", 2},
+                                                {"U16", 2},
+                                                {"F16", 2},
+                                                {"BF16", 2},
+                                                {"I32", 4},
+                                                {"U32", 4},
+                                                {"F32", 4},
+                                                {"I64", 8},
+                                                {"U64", 8},
+                                                {"F64", 8},
+                                                {"C64", 8}}};
 
 absl::Status refuse(const std::string& file, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(file, ": ", what));
@@ -70,8 +81,9 @@ absl::Status check_cover(const std::vector<HeaderEntry>& sorted, uint64_t data_b
                                        "\" overlap at data byte ", entry.offsets[0]));
     }
     if (entry.offsets[0] > covered) {
-      return refuse(file, absl::StrCat("data bytes ", covered, " to ", entry.offsets[0],
-                                       ", before tensor \"", entry.name, "\", belong to no tensor"));
+      return refuse(
+          file, absl::StrCat("data bytes ", covered, " to ", entry.offsets[0], ", before tensor \"",
+                             entry.name, "\", belong to no tensor"));
     }
     covered = entry.offsets[1];
     previous = &entry;
@@ -113,16 +125,15 @@ size_t safetensors_dtype_bytes(std::string_view dtype) {
 }
 
 absl::StatusOr<std::vector<SafetensorsEntry>> parse_safetensors(std::string_view file,
-                                                               const std::string& name) {
+                                                                const std::string& name) {
   ASSIGN_OR_RETURN(const uint64_t length, header_length(file, name));
   ASSIGN_OR_RETURN(std::vector<HeaderEntry> header,
                    parse_safetensors_header(file.substr(kLengthBytes, length), name));
   const uint64_t data_start = kLengthBytes + length;
   const uint64_t data_bytes = file.size() - data_start;
   for (const HeaderEntry& entry : header) RETURN_IF_ERROR(check_span(entry, data_bytes, name));
-  std::sort(header.begin(), header.end(), [](const HeaderEntry& a, const HeaderEntry& b) {
-    return a.offsets < b.offsets;
-  });
+  std::sort(header.begin(), header.end(),
+            [](const HeaderEntry& a, const HeaderEntry& b) { return a.offsets < b.offsets; });
   RETURN_IF_ERROR(check_cover(header, data_bytes, name));
   std::vector<SafetensorsEntry> entries;
   entries.reserve(header.size());

@@ -29,11 +29,11 @@ struct SafetensorsEntry {
 // Bytes of one element; 0 for a dtype that the format does not have.
 size_t safetensors_dtype_bytes(std::string_view dtype);
 
-// Checks `file`, the whole file, and returns its tensors in order of their place in it. The data must
-// be covered without overlap or hole, as the format demands. INVALID_ARGUMENT names `name` (the
-// file) and the key. Never reads past the header.
+// Checks `file`, the whole file, and returns its tensors in order of their place in it. The data
+// must be covered without overlap or hole, as the format demands. INVALID_ARGUMENT names `name`
+// (the file) and the key. Never reads past the header.
 absl::StatusOr<std::vector<SafetensorsEntry>> parse_safetensors(std::string_view file,
-                                                               const std::string& name);
+                                                                const std::string& name);
 
 class SafetensorsFile {
  public:

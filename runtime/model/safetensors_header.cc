@@ -63,13 +63,18 @@ class HeaderReader : public nlohmann::json_sax<json> {
 
 bool HeaderReader::scalar(const std::string& what) {
   switch (place_) {
-    case Place::kShape: return fail_here(absl::StrCat("shape holds ", what));
-    case Place::kOffsets: return fail_here(absl::StrCat("data_offsets holds ", what));
+    case Place::kShape:
+      return fail_here(absl::StrCat("shape holds ", what));
+    case Place::kOffsets:
+      return fail_here(absl::StrCat("data_offsets holds ", what));
     case Place::kTensor:
       return fail_here(absl::StrCat(what, " where dtype, shape or data_offsets was expected"));
-    case Place::kMetadata: return fail(absl::StrCat("__metadata__ holds ", what, ", not a string"));
-    case Place::kTop: return fail_here(absl::StrCat(what, " where an object was expected"));
-    default: return fail(absl::StrCat("header holds ", what, " where an object was expected"));
+    case Place::kMetadata:
+      return fail(absl::StrCat("__metadata__ holds ", what, ", not a string"));
+    case Place::kTop:
+      return fail_here(absl::StrCat(what, " where an object was expected"));
+    default:
+      return fail(absl::StrCat("header holds ", what, " where an object was expected"));
   }
 }
 
@@ -176,7 +181,8 @@ bool HeaderReader::start_array(size_t) {
 
 bool HeaderReader::end_array() {
   if (place_ == Place::kOffsets && current_.offsets.size() != 2) {
-    return fail_here(absl::StrCat("data_offsets has ", current_.offsets.size(), " numbers, not two"));
+    return fail_here(
+        absl::StrCat("data_offsets has ", current_.offsets.size(), " numbers, not two"));
   }
   place_ = Place::kTensor;
   return true;
@@ -185,7 +191,7 @@ bool HeaderReader::end_array() {
 }  // namespace
 
 absl::StatusOr<std::vector<HeaderEntry>> parse_safetensors_header(std::string_view json_text,
-                                                                 const std::string& file) {
+                                                                  const std::string& file) {
   HeaderReader reader;
   if (!json::sax_parse(json_text.begin(), json_text.end(), &reader)) {
     return absl::InvalidArgumentError(absl::StrCat(file, ": ", reader.problem()));

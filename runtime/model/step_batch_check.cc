@@ -41,10 +41,12 @@ absl::Status check_shape(const StepBatch& batch, const BatchBounds& bounds) {
 absl::Status check_row(const StepBatch& batch, const BatchBounds& bounds, int row) {
   const int32_t token = batch.tokens[row], position = batch.positions[row];
   if (token < 0 || token >= bounds.vocab) {
-    return bad("token", token, absl::StrCat("of row ", row, " outside the vocabulary of ", bounds.vocab));
+    return bad("token", token,
+               absl::StrCat("of row ", row, " outside the vocabulary of ", bounds.vocab));
   }
   if (position < 0 || position >= bounds.max_positions) {
-    return bad("position", position, absl::StrCat("of row ", row, " outside ", bounds.max_positions));
+    return bad("position", position,
+               absl::StrCat("of row ", row, " outside ", bounds.max_positions));
   }
   const int32_t sequence = batch.row_sequence[row];
   if (sequence < 0 || sequence >= batch.sequences) {
@@ -54,19 +56,21 @@ absl::Status check_row(const StepBatch& batch, const BatchBounds& bounds, int ro
   if (last >= batch.max_blocks) {
     return bad("position", position, absl::StrCat("of row ", row, " is past the block table"));
   }
-  const int32_t* table = batch.block_tables.data() + static_cast<size_t>(sequence) * batch.max_blocks;
-  const int64_t slot = int64_t{table[last]} * bounds.kv.block_size + position % bounds.kv.block_size;
+  const int32_t* table =
+      batch.block_tables.data() + static_cast<size_t>(sequence) * batch.max_blocks;
+  const int64_t slot =
+      int64_t{table[last]} * bounds.kv.block_size + position % bounds.kv.block_size;
   if (batch.slots[row] != -1 && batch.slots[row] != slot) {
-    return bad("slot", batch.slots[row], absl::StrCat("of row ", row, " is not ", slot,
-                                                      ", its place in the block table"));
+    return bad("slot", batch.slots[row],
+               absl::StrCat("of row ", row, " is not ", slot, ", its place in the block table"));
   }
   // Rows of a sequence ascend, so its last row checks the whole table.
   const bool ends_sequence =
       row + 1 == batch.rows() || batch.row_sequence[row + 1] != batch.row_sequence[row];
   for (int block = ends_sequence ? 0 : last; block <= last; ++block) {
     if (table[block] < 0 || table[block] >= bounds.kv.num_blocks) {
-      return bad("block", table[block], absl::StrCat("of sequence ", sequence, " outside ",
-                                                     bounds.kv.num_blocks));
+      return bad("block", table[block],
+                 absl::StrCat("of sequence ", sequence, " outside ", bounds.kv.num_blocks));
     }
   }
   return absl::OkStatus();

@@ -1,5 +1,6 @@
-// Whether a batch keeps to the limits and to the KV blocks that it names, so that no kernel ever sees
-// an index that a caller's mistake put out of range. A pure function; allocates only for an error.
+// Whether a batch keeps to the limits and to the KV blocks that it names, so that no kernel ever
+// sees an index that a caller's mistake put out of range. A pure function; allocates only for an
+// error.
 #pragma once
 
 #include "absl/status/status.h"

@@ -59,7 +59,8 @@ absl::Status copy(kernels::Stream& stream, const Buffer& to, const std::vector<T
 
 absl::StatusOr<StepBuffers> StepBuffers::plan(kernels::Device& device, const ModelSpec& spec,
                                               const StepLimits& limits) {
-  if (std::min({limits.max_rows, limits.max_sequences, limits.max_blocks, limits.max_logit_rows}) < 1) {
+  if (std::min({limits.max_rows, limits.max_sequences, limits.max_blocks, limits.max_logit_rows}) <
+      1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "step limits: rows ", limits.max_rows, ", sequences ", limits.max_sequences, ", blocks ",
         limits.max_blocks, " and logit rows ", limits.max_logit_rows, " must each be at least 1"));
@@ -88,9 +89,9 @@ absl::StatusOr<StepBuffers> StepBuffers::plan(kernels::Device& device, const Mod
   planner.add(made.experts, rows * width.top_k * sizeof(int32_t));
   planner.add(made.gathered, logit_rows * hidden * sizeof(float));
   planner.add(made.logits, logit_rows * vocab * sizeof(float));
-  planner.add(made.attention_scratch,
-              kernels::attention_scratch_bytes(limits.max_rows, a.heads, a.head_dim,
-                                               device.num_threads()));
+  planner.add(
+      made.attention_scratch,
+      kernels::attention_scratch_bytes(limits.max_rows, a.heads, a.head_dim, device.num_threads()));
   if (width.dense_ffn > 0) {
     planner.add(made.dense_out, rows * hidden * sizeof(float));
     planner.add(made.ffn_scratch,

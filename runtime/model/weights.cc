@@ -51,8 +51,8 @@ absl::Status upload_layer(const LayerTensors& tensors, WeightUploader& uploader,
   ASSIGN_OR_RETURN(layer.qkv, uploader.matrix({&tensors.q, &tensors.k, &tensors.v}));
   ASSIGN_OR_RETURN(layer.o, uploader.matrix({&tensors.o}));
   if (tensors.q_bias.present()) {
-    ASSIGN_OR_RETURN(layer.qkv_bias, uploader.vector_f32(
-                                         {&tensors.q_bias, &tensors.k_bias, &tensors.v_bias}));
+    ASSIGN_OR_RETURN(layer.qkv_bias,
+                     uploader.vector_f32({&tensors.q_bias, &tensors.k_bias, &tensors.v_bias}));
   }
   if (tensors.o_bias.present()) {
     ASSIGN_OR_RETURN(layer.o_bias, uploader.vector_f32({&tensors.o_bias}));
@@ -94,8 +94,9 @@ absl::StatusOr<expert_parallel::ExpertGeometry> expert_geometry(const ModelSpec&
   for (const LayerSpec& layer : spec.layers) {
     if (!layer.moe) continue;
     const kernels::RouterRule& rule = layer.moe->rule;
-    if (geometry.moe_layers > 0 && (geometry.experts != rule.num_experts ||
-                                    geometry.top_k != rule.top_k || geometry.ffn != layer.moe->ffn)) {
+    if (geometry.moe_layers > 0 &&
+        (geometry.experts != rule.num_experts || geometry.top_k != rule.top_k ||
+         geometry.ffn != layer.moe->ffn)) {
       return absl::InvalidArgumentError("MoE layers with different numbers or widths of experts");
     }
     geometry.experts = rule.num_experts;
@@ -136,7 +137,8 @@ LoadProgress progress_total(const ModelTensors& tensors, bool with_experts) {
     ++total.tensors_total;
     total.bytes_total += stored_bytes(view);
   };
-  for (const TensorView* view : {&tensors.embedding, &tensors.final_norm, &tensors.lm_head}) add(*view);
+  for (const TensorView* view : {&tensors.embedding, &tensors.final_norm, &tensors.lm_head})
+    add(*view);
   for (const LayerTensors& layer : tensors.layers) {
     for (const TensorView* view :
          {&layer.input_norm, &layer.q, &layer.k, &layer.v, &layer.o, &layer.q_bias, &layer.k_bias,

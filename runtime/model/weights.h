@@ -1,5 +1,5 @@
-// All weights of a model but its routed experts, on one device, in the form the kernels read. Filled
-// once at start; read by every microbatch's forward pass, which it must outlive.
+// All weights of a model but its routed experts, on one device, in the form the kernels read.
+// Filled once at start; read by every microbatch's forward pass, which it must outlive.
 #pragma once
 
 #include <memory>
@@ -19,22 +19,22 @@ struct LayerWeights {
   kernels::Buffer input_norm, post_norm;  // f32 [hidden]
   PackedWeights qkv;                      // outputs: heads, then k heads, then v heads
   PackedWeights o;
-  kernels::Buffer qkv_bias, o_bias;       // f32; empty when the model has none
+  kernels::Buffer qkv_bias, o_bias;  // f32; empty when the model has none
   PackedWeights dense_gate_up, dense_down;
-  kernels::ExpertGroup dense_group;       // dense layers: the whole FFN as one expert, first 0
+  kernels::ExpertGroup dense_group;  // dense layers: the whole FFN as one expert, first 0
   PackedWeights router;
-  kernels::Buffer router_bias;            // f32 [experts] or empty
-  int moe_layer = -1;                     // index among the MoE layers; -1: dense
+  kernels::Buffer router_bias;  // f32 [experts] or empty
+  int moe_layer = -1;           // index among the MoE layers; -1: dense
 };
 
 struct DeviceWeights {
-  kernels::Buffer embedding;              // [vocab, hidden], row-major
+  kernels::Buffer embedding;  // [vocab, hidden], row-major
   kernels::DType embedding_dtype = kernels::DType::kF32;
-  kernels::Buffer rope_cos, rope_sin;     // f32 [max_positions, rotary_dim / 2]
+  kernels::Buffer rope_cos, rope_sin;  // f32 [max_positions, rotary_dim / 2]
   int max_positions = 0;
   std::vector<LayerWeights> layers;
   kernels::Buffer final_norm;
-  PackedWeights lm_head;                  // a packed copy of the embedding when tied
+  PackedWeights lm_head;  // a packed copy of the embedding when tied
 };
 
 // `max_positions` bounds the rope tables and with them the context.

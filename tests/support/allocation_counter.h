@@ -1,6 +1,6 @@
-// Counts what operator new hands out, for tests that promise "no allocation" or "no large allocation".
-// Linking this file's library replaces operator new in that binary; under a sanitizer it does not and
-// counts_allocations() is false. Counters are global over all threads.
+// Counts what operator new hands out, for tests that promise "no allocation" or "no large
+// allocation". Linking this file's library replaces operator new in that binary; under a sanitizer
+// it does not and counts_allocations() is false. Counters are global over all threads.
 #pragma once
 
 #include <cstddef>

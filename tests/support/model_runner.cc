@@ -38,12 +38,14 @@ absl::StatusOr<ModelRunner::Rows> ModelRunner::step(const std::vector<Piece>& pi
   batch_.max_blocks = blocks;
   // Neighbouring logical blocks lie far apart, and sequences interleave.
   for (int s = 0; s < sequences; ++s) {
-    for (int b = 0; b < blocks; ++b) batch_.block_tables.push_back((blocks - 1 - b) * sequences + s);
+    for (int b = 0; b < blocks; ++b)
+      batch_.block_tables.push_back((blocks - 1 - b) * sequences + s);
   }
   for (const Piece& piece : pieces) {
     for (const int32_t token : piece.tokens) {
       const int position = lengths_[piece.sequence]++;
-      const int64_t block = batch_.block_tables[size_t(piece.sequence) * blocks + position / kv.block_size];
+      const int64_t block =
+          batch_.block_tables[size_t(piece.sequence) * blocks + position / kv.block_size];
       batch_.logit_rows.push_back(batch_.rows());
       batch_.tokens.push_back(token);
       batch_.positions.push_back(position);
@@ -66,13 +68,14 @@ absl::StatusOr<ModelRunner::Rows> ModelRunner::step(const std::vector<Piece>& pi
   return rows;
 }
 
-absl::StatusOr<ModelRunner::Rows> ModelRunner::feed(int sequence, const std::vector<int32_t>& tokens,
-                                                    int chunk) {
+absl::StatusOr<ModelRunner::Rows> ModelRunner::feed(int sequence,
+                                                    const std::vector<int32_t>& tokens, int chunk) {
   Rows rows;
   for (size_t at = 0; at < tokens.size(); at += chunk) {
     const size_t end = std::min(tokens.size(), at + chunk);
     ASSIGN_OR_RETURN(Rows some, step({{sequence, {tokens.begin() + at, tokens.begin() + end}}}));
-    rows.insert(rows.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
+    rows.insert(rows.end(), std::make_move_iterator(some.begin()),
+                std::make_move_iterator(some.end()));
   }
   return rows;
 }

@@ -65,11 +65,21 @@ std::string safetensors_bytes(const TinyTensors& tensors) {
 }
 
 json tiny_llama_config() {
-  return {{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}, {"hidden_size", 8},
-          {"num_attention_heads", 2}, {"num_key_value_heads", 1}, {"vocab_size", 16},
-          {"num_hidden_layers", 2}, {"intermediate_size", 12}, {"hidden_act", "silu"},
-          {"max_position_embeddings", 64}, {"rms_norm_eps", 1e-5}, {"rope_theta", 10000.0},
-          {"tie_word_embeddings", false}, {"bos_token_id", 1}, {"eos_token_id", 2}};
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"model_type", "llama"},
+          {"hidden_size", 8},
+          {"num_attention_heads", 2},
+          {"num_key_value_heads", 1},
+          {"vocab_size", 16},
+          {"num_hidden_layers", 2},
+          {"intermediate_size", 12},
+          {"hidden_act", "silu"},
+          {"max_position_embeddings", 64},
+          {"rms_norm_eps", 1e-5},
+          {"rope_theta", 10000.0},
+          {"tie_word_embeddings", false},
+          {"bos_token_id", 1},
+          {"eos_token_id", 2}};
 }
 
 json tiny_mixtral_config() {

@@ -1,5 +1,6 @@
-// Model folders that a test writes for itself: safetensors files byte by byte (also broken ones) and
-// tiny Llama and Mixtral checkpoints whose every value is known, in a folder removed at the end.
+// Model folders that a test writes for itself: safetensors files byte by byte (also broken ones)
+// and tiny Llama and Mixtral checkpoints whose every value is known, in a folder removed at the
+// end.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,9 @@ class TempFolder {
   const std::string& path() const { return path_; }
   std::string file(const std::string& name) const { return path_ + "/" + name; }
   void write(const std::string& name, const std::string& bytes) const;
-  void write_json(const std::string& name, const nlohmann::json& value) const { write(name, value.dump()); }
+  void write_json(const std::string& name, const nlohmann::json& value) const {
+    write(name, value.dump());
+  }
   void remove(const std::string& name) const;
 
  private:

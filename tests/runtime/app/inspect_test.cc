@@ -28,7 +28,8 @@ Outcome run(const std::string& arguments, const char* redirect = "2>&1") {
   const std::string command = std::string(BRIGADE_MODEL_BINARY) + " " + arguments + " " + redirect;
   FILE* pipe = ::popen(command.c_str(), "r");
   char buffer[4096];
-  for (size_t n; (n = std::fread(buffer, 1, sizeof(buffer), pipe)) > 0;) result.output.append(buffer, n);
+  for (size_t n; (n = std::fread(buffer, 1, sizeof(buffer), pipe)) > 0;)
+    result.output.append(buffer, n);
   const int status = ::pclose(pipe);
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return result;
@@ -38,9 +39,10 @@ TEST(Inspect, PrintsATableAndJson) {
   const std::string folder = tests::source_dir() + "/tests/data/golden/mixtral_sharded_bf16";
   const Outcome table = run("inspect " + folder);
   EXPECT_EQ(table.exit_code, 0) << table.output;
-  EXPECT_THAT(table.output, AllOf(HasSubstr("mixtral"), HasSubstr("softmax over 8 experts, top 2"),
-                                  HasSubstr("in 3 files"), HasSubstr("end-of-sequence ids"),
-                                  HasSubstr("note: "), HasSubstr("left alone: golden.safetensors")));
+  EXPECT_THAT(table.output,
+              AllOf(HasSubstr("mixtral"), HasSubstr("softmax over 8 experts, top 2"),
+                    HasSubstr("in 3 files"), HasSubstr("end-of-sequence ids"), HasSubstr("note: "),
+                    HasSubstr("left alone: golden.safetensors")));
   const Outcome json = run("inspect --json " + folder, "2>/dev/null");
   EXPECT_EQ(json.exit_code, 0) << json.output;
   const auto value = nlohmann::json::parse(json.output, nullptr, false);

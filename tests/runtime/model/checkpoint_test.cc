@@ -23,7 +23,9 @@ using tests::TempFolder;
 
 constexpr char kIndex[] = "model.safetensors.index.json";
 
-std::string shard_name(int shard) { return absl::StrCat("model-0000", shard, "-of-00003.safetensors"); }
+std::string shard_name(int shard) {
+  return absl::StrCat("model-0000", shard, "-of-00003.safetensors");
+}
 
 // Three shards with one tensor each, "t1" to "t3", and their index.
 void write_three_shards(const TempFolder& folder) {
@@ -45,7 +47,8 @@ std::string refusal(const TempFolder& folder) {
 
 TEST(Checkpoint, ReadsASingleFile) {
   const TempFolder folder;
-  folder.write("model.safetensors", safetensors_bytes({{"a", random_f32({3}, 1)}, {"b", random_f32({2, 2}, 2)}}));
+  folder.write("model.safetensors",
+               safetensors_bytes({{"a", random_f32({3}, 1)}, {"b", random_f32({2, 2}, 2)}}));
   const auto checkpoint = Checkpoint::open(folder.path());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   const CheckpointTensor* b = (*checkpoint)->find("b");
@@ -72,11 +75,13 @@ TEST(CheckpointHostile, NamesEveryBadShardInOneSentence) {
   const TempFolder folder;
   write_three_shards(folder);
   folder.remove(shard_name(2));
-  EXPECT_THAT(refusal(folder), AllOf(HasSubstr(shard_name(2) + " is missing"), HasSubstr("1 of them"),
-                                     Not(HasSubstr(shard_name(1) + " is"))));
+  EXPECT_THAT(refusal(folder),
+              AllOf(HasSubstr(shard_name(2) + " is missing"), HasSubstr("1 of them"),
+                    Not(HasSubstr(shard_name(1) + " is"))));
   folder.write(shard_name(3), std::string());
-  EXPECT_THAT(refusal(folder), AllOf(HasSubstr(shard_name(2) + " is missing"),
-                                     HasSubstr(shard_name(3) + " is empty"), HasSubstr("2 of them")));
+  EXPECT_THAT(refusal(folder),
+              AllOf(HasSubstr(shard_name(2) + " is missing"),
+                    HasSubstr(shard_name(3) + " is empty"), HasSubstr("2 of them")));
   const std::string whole = safetensors_bytes({{"t1", random_f32({4}, 1)}});
   folder.write(shard_name(1), whole.substr(0, whole.size() - 8));
   EXPECT_THAT(refusal(folder), AllOf(HasSubstr("3 of them"), HasSubstr("reach past the file"),
@@ -111,20 +116,24 @@ TEST(Checkpoint, TheIndexWinsOverAStrayFile) {
 TEST(CheckpointHostile, AStaleIndexListsWhatItWantsAndWhatIsThere) {
   const TempFolder folder;
   json weight_map;
-  for (int i = 1; i <= 5; ++i) weight_map[absl::StrCat("t", i)] = absl::StrCat("old-", i, ".safetensors");
+  for (int i = 1; i <= 5; ++i)
+    weight_map[absl::StrCat("t", i)] = absl::StrCat("old-", i, ".safetensors");
   folder.write_json(kIndex, json{{"weight_map", weight_map}});
   folder.write("new-1.safetensors", safetensors_bytes({{"t1", random_f32({4}, 1)}}));
   folder.write("new-2.safetensors", safetensors_bytes({{"t2", random_f32({4}, 1)}}));
-  EXPECT_THAT(refusal(folder), AllOf(HasSubstr("5 of them"), HasSubstr("old-5.safetensors is missing"),
-                                     HasSubstr("present: new-1.safetensors, new-2.safetensors")));
+  EXPECT_THAT(refusal(folder),
+              AllOf(HasSubstr("5 of them"), HasSubstr("old-5.safetensors is missing"),
+                    HasSubstr("present: new-1.safetensors, new-2.safetensors")));
 }
 
 TEST(CheckpointHostile, IndexAndShardsMustAgree) {
   const TempFolder folder;
   write_three_shards(folder);
-  folder.write(shard_name(3), safetensors_bytes({{"t3", random_f32({4}, 3)}, {"extra", random_f32({4}, 4)}}));
+  folder.write(shard_name(3),
+               safetensors_bytes({{"t3", random_f32({4}, 3)}, {"extra", random_f32({4}, 4)}}));
   EXPECT_THAT(refusal(folder), AllOf(HasSubstr("\"extra\""), HasSubstr("does not list")));
-  folder.write(shard_name(3), safetensors_bytes({{"t3", random_f32({4}, 3)}, {"t1", random_f32({4}, 4)}}));
+  folder.write(shard_name(3),
+               safetensors_bytes({{"t3", random_f32({4}, 3)}, {"t1", random_f32({4}, 4)}}));
   EXPECT_THAT(refusal(folder), AllOf(HasSubstr("\"t1\""), HasSubstr("places in " + shard_name(1))));
   folder.write(shard_name(3), safetensors_bytes({}));
   EXPECT_THAT(refusal(folder), AllOf(HasSubstr("\"t3\""), HasSubstr("which lacks it")));
@@ -157,7 +166,8 @@ TEST(CheckpointHostile, FoldersWithoutACheckpoint) {
   folder.write("model.safetensors", std::string());
   EXPECT_THAT(refusal(folder), HasSubstr("the file is empty"));
   const auto missing = Checkpoint::open("/nonexistent/model");
-  EXPECT_THAT(std::string(missing.status().message()), HasSubstr("/nonexistent/model: no such folder"));
+  EXPECT_THAT(std::string(missing.status().message()),
+              HasSubstr("/nonexistent/model: no such folder"));
 }
 
 }  // namespace

@@ -36,8 +36,12 @@ std::string refusal(const json& config) {
   EXPECT_THAT(std::string(reading.status().message()), HasSubstr("m/config.json: "));
   return std::string(reading.status().message());
 }
-std::string llama_refusal(const json& changes) { return refusal(with(tiny_llama_config(), changes)); }
-std::string mixtral_refusal(const json& changes) { return refusal(with(tiny_mixtral_config(), changes)); }
+std::string llama_refusal(const json& changes) {
+  return refusal(with(tiny_llama_config(), changes));
+}
+std::string mixtral_refusal(const json& changes) {
+  return refusal(with(tiny_mixtral_config(), changes));
+}
 
 TEST(ConfigReader, ReadsALlama) {
   const auto reading = read(tiny_llama_config());
@@ -66,15 +70,18 @@ TEST(ConfigReader, ReadsAMixtral) {
   EXPECT_EQ(spec.layers[1].moe->ffn, 4);
   EXPECT_EQ(spec.attention.window, 32);
   EXPECT_EQ(spec.attention.head_dim, 6);
-  const auto off = read(with(tiny_mixtral_config(), {{"sliding_window", 32}, {"use_sliding_window", false}}));
+  const auto off =
+      read(with(tiny_mixtral_config(), {{"sliding_window", 32}, {"use_sliding_window", false}}));
   ASSERT_TRUE(off.ok()) << off.status();
   EXPECT_EQ(off->spec.attention.window, 0);
 }
 
 // A key left out takes the value that the family's reference takes.
 TEST(ConfigReader, AbsentKeysTakeTheFamilysDefaults) {
-  const json absent = {{"num_key_value_heads", nullptr}, {"rms_norm_eps", nullptr},
-                       {"rope_theta", nullptr}, {"max_position_embeddings", nullptr},
+  const json absent = {{"num_key_value_heads", nullptr},
+                       {"rms_norm_eps", nullptr},
+                       {"rope_theta", nullptr},
+                       {"max_position_embeddings", nullptr},
                        {"tie_word_embeddings", nullptr}};
   const auto llama = read(with(tiny_llama_config(), absent));
   ASSERT_TRUE(llama.ok()) << llama.status();
@@ -82,7 +89,8 @@ TEST(ConfigReader, AbsentKeysTakeTheFamilysDefaults) {
   EXPECT_EQ(llama->spec.norm_eps, 1e-6);
   EXPECT_EQ(llama->spec.rope.theta, 1e4);
   EXPECT_FALSE(llama->spec.tied_embeddings);
-  const auto mixtral = read(with(with(tiny_mixtral_config(), absent), {{"num_attention_heads", 8}, {"head_dim", 4}}));
+  const auto mixtral = read(
+      with(with(tiny_mixtral_config(), absent), {{"num_attention_heads", 8}, {"head_dim", 4}}));
   ASSERT_TRUE(mixtral.ok()) << mixtral.status();
   EXPECT_EQ(mixtral->spec.attention.kv_heads, 8);
   EXPECT_EQ(mixtral->spec.norm_eps, 1e-5);
@@ -91,7 +99,7 @@ TEST(ConfigReader, AbsentKeysTakeTheFamilysDefaults) {
 
 TEST(ConfigReader, GenerationConfigAddsEosAndSamplingDefaults) {
   const json generation = {{"eos_token_id", {2, 5}}, {"bos_token_id", 3}, {"do_sample", true},
-                           {"temperature", 0.6}, {"top_p", 0.9}, {"top_k", 40}};
+                           {"temperature", 0.6},     {"top_p", 0.9},      {"top_k", 40}};
   const auto reading = read_config(tiny_llama_config(), &generation, "m");
   ASSERT_TRUE(reading.ok()) << reading.status();
   EXPECT_THAT(reading->spec.eos_tokens, ElementsAre(2, 5));
@@ -106,8 +114,11 @@ TEST(ConfigReader, GenerationConfigAddsEosAndSamplingDefaults) {
 }
 
 json llama3_rope(const char* type_key) {
-  return {{type_key, "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0},
-          {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 32}};
+  return {{type_key, "llama3"},
+          {"factor", 8.0},
+          {"low_freq_factor", 1.0},
+          {"high_freq_factor", 4.0},
+          {"original_max_position_embeddings", 32}};
 }
 
 // sgl-project/sglang pull 26187: three spellings of one setting, one of which was not read.
@@ -119,7 +130,9 @@ TEST(ConfigReader, RopeSpellingsMeanTheSame) {
         json{{"rope_theta", 20000.0}, {"rope_scaling", llama3_rope("rope_type")}},
         json{{"rope_theta", nullptr}, {"rope_parameters", parameters}},
         json{{"rope_theta", 20000.0}, {"rope_parameters", parameters}},
-        json{{"rope_theta", 20000.0}, {"rope_parameters", parameters}, {"rope_scaling", llama3_rope("type")}}}) {
+        json{{"rope_theta", 20000.0},
+             {"rope_parameters", parameters},
+             {"rope_scaling", llama3_rope("type")}}}) {
     const auto reading = read(with(tiny_llama_config(), spelling));
     ASSERT_TRUE(reading.ok()) << reading.status();
     EXPECT_EQ(reading->spec.rope.theta, 20000.0);
@@ -140,26 +153,32 @@ TEST(ConfigReader, RopeThatIsNotImplementedIsRefusedByName) {
               AllOf(HasSubstr("rope_scaling: rope_type \"zzz\""), HasSubstr("default, llama3")));
   EXPECT_THAT(llama_refusal({{"rope_parameters", {{"rope_type", "yarn"}, {"factor", 4}}}}),
               HasSubstr("rope_parameters: rope_type \"yarn\""));
-  EXPECT_THAT(llama_refusal({{"rope_scaling", {{"rope_type", "llama3"}}}}), HasSubstr("factor is missing"));
+  EXPECT_THAT(llama_refusal({{"rope_scaling", {{"rope_type", "llama3"}}}}),
+              HasSubstr("factor is missing"));
   EXPECT_THAT(llama_refusal({{"rope_scaling", with(llama3_rope("type"), {{"beta_fast", 32}})}}),
               HasSubstr("beta_fast is not a setting of rope type \"llama3\""));
-  EXPECT_THAT(llama_refusal({{"rope_scaling", with(llama3_rope("type"), {{"rope_type", "default"}})}}),
-              HasSubstr("disagree"));
+  EXPECT_THAT(
+      llama_refusal({{"rope_scaling", with(llama3_rope("type"), {{"rope_type", "default"}})}}),
+      HasSubstr("disagree"));
   EXPECT_THAT(llama_refusal({{"rope_scaling", with(llama3_rope("type"), {{"factor", "8"}})}}),
               HasSubstr("factor is \"8\", not a number"));
-  EXPECT_THAT(llama_refusal({{"rope_scaling", with(llama3_rope("type"), {{"low_freq_factor", 4}})}}),
-              HasSubstr("high_freq_factor must be greater"));
+  EXPECT_THAT(
+      llama_refusal({{"rope_scaling", with(llama3_rope("type"), {{"low_freq_factor", 4}})}}),
+      HasSubstr("high_freq_factor must be greater"));
   EXPECT_THAT(llama_refusal({{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}}}),
               HasSubstr("rope_theta is given as 10000 and as 500000"));
   EXPECT_THAT(llama_refusal({{"rope_parameters", {{"rope_type", "default"}}},
-                             {"rope_scaling", llama3_rope("type")}}), HasSubstr("disagree"));
-  EXPECT_THAT(llama_refusal({{"rope_scaling", {{"type", "default"}, {"partial_rotary_factor", 0.5}}}}),
-              HasSubstr("partial_rotary_factor other than 1"));
+                             {"rope_scaling", llama3_rope("type")}}),
+              HasSubstr("disagree"));
+  EXPECT_THAT(
+      llama_refusal({{"rope_scaling", {{"type", "default"}, {"partial_rotary_factor", 0.5}}}}),
+      HasSubstr("partial_rotary_factor other than 1"));
   EXPECT_THAT(llama_refusal({{"rope_scaling", "llama3"}}), HasSubstr("not an object"));
   EXPECT_THAT(llama_refusal({{"head_dim", 5}}), HasSubstr("head_dim is 5, which is odd"));
 }
 
-// AtomicBot-ai/atomic-llama-cpp-turboquant pull 67: trained clamp limits were ignored by every port.
+// AtomicBot-ai/atomic-llama-cpp-turboquant pull 67: trained clamp limits were ignored by every
+// port.
 TEST(ConfigReader, KeysThatChangeTheMathsAreRefusedByName) {
   for (const json& change :
        {json{{"mlp_bias", true}}, json{{"sliding_window", 4096}}, json{{"clip_qkv", 8.0}},
@@ -169,60 +188,81 @@ TEST(ConfigReader, KeysThatChangeTheMathsAreRefusedByName) {
         json{{"final_logit_softcapping", 30.0}}, json{{"use_qk_norm", true}},
         json{{"num_local_experts", 8}}, json{{"partial_rotary_factor", 0.5}},
         json{{"layer_types", {"full_attention", "sliding_attention"}}},
-        json{{"some_new_clamp", 1.5}}, json{{"kv_lora_rank", 512}}, json{{"text_config", {{"a", 1}}}},
-        json{{"is_encoder_decoder", true}}}) {
+        json{{"some_new_clamp", 1.5}}, json{{"kv_lora_rank", 512}},
+        json{{"text_config", {{"a", 1}}}}, json{{"is_encoder_decoder", true}}}) {
     const std::string key = change.begin().key();
-    EXPECT_THAT(llama_refusal(change), AllOf(HasSubstr(key), HasSubstr("changes the maths"))) << key;
+    EXPECT_THAT(llama_refusal(change), AllOf(HasSubstr(key), HasSubstr("changes the maths")))
+        << key;
   }
-  for (const json& change :
-       {json{{"norm_topk_prob", false}}, json{{"scoring_func", "sigmoid"}}, json{{"attention_bias", true}},
-        json{{"routed_scaling_factor", 2.5}}, json{{"n_group", 8}}, json{{"n_shared_experts", 1}},
-        json{{"mlp_only_layers", {3}}}, json{{"first_k_dense_replace", 1}}}) {
+  for (const json& change : {json{{"norm_topk_prob", false}}, json{{"scoring_func", "sigmoid"}},
+                             json{{"attention_bias", true}}, json{{"routed_scaling_factor", 2.5}},
+                             json{{"n_group", 8}}, json{{"n_shared_experts", 1}},
+                             json{{"mlp_only_layers", {3}}}, json{{"first_k_dense_replace", 1}}}) {
     const std::string key = change.begin().key();
-    EXPECT_THAT(mixtral_refusal(change), AllOf(HasSubstr(key), HasSubstr("changes the maths"))) << key;
+    EXPECT_THAT(mixtral_refusal(change), AllOf(HasSubstr(key), HasSubstr("changes the maths")))
+        << key;
   }
 }
 
 TEST(ConfigReader, TheSameKeysWithNeutralValuesAreFine) {
-  const auto reading = read(with(tiny_llama_config(),
-      {{"mlp_bias", false}, {"pretraining_tp", 1}, {"attention_dropout", 0.0}, {"logits_scaling", 1.0},
-       {"partial_rotary_factor", 1.0}, {"use_cache", true}, {"torch_dtype", "bfloat16"},
-       {"layer_types", {"full_attention", "full_attention"}}, {"pruned_heads", json::object()},
-       {"is_decoder", false}, {"use_qk_norm", false}, {"router_jitter_noise", 0.1}}));
+  const auto reading =
+      read(with(tiny_llama_config(), {{"mlp_bias", false},
+                                      {"pretraining_tp", 1},
+                                      {"attention_dropout", 0.0},
+                                      {"logits_scaling", 1.0},
+                                      {"partial_rotary_factor", 1.0},
+                                      {"use_cache", true},
+                                      {"torch_dtype", "bfloat16"},
+                                      {"layer_types", {"full_attention", "full_attention"}},
+                                      {"pruned_heads", json::object()},
+                                      {"is_decoder", false},
+                                      {"use_qk_norm", false},
+                                      {"router_jitter_noise", 0.1}}));
   ASSERT_TRUE(reading.ok()) << reading.status();
   EXPECT_THAT(reading->notes, IsEmpty());
-  EXPECT_EQ(mixtral_refusal({{"norm_topk_prob", true}, {"scoring_func", "softmax"}, {"n_group", 1}}),
-            "accepted");
+  EXPECT_EQ(
+      mixtral_refusal({{"norm_topk_prob", true}, {"scoring_func", "softmax"}, {"n_group", 1}}),
+      "accepted");
 }
 
 TEST(ConfigReader, UnknownKeysAreListedOnce) {
   const auto reading = read(with(tiny_llama_config(), {{"zebra", 1}, {"my_note", "x"}}));
   ASSERT_TRUE(reading.ok()) << reading.status();
-  EXPECT_THAT(reading->notes, ElementsAre(AllOf(HasSubstr("m/config.json"), HasSubstr("my_note, zebra"))));
+  EXPECT_THAT(reading->notes,
+              ElementsAre(AllOf(HasSubstr("m/config.json"), HasSubstr("my_note, zebra"))));
 }
 
 TEST(ConfigReaderHostile, FieldsAndBoundsAreNamed) {
-  EXPECT_THAT(llama_refusal({{"model_type", "qwen9"}}), HasSubstr("model_type \"qwen9\" is not a supported family"));
+  EXPECT_THAT(llama_refusal({{"model_type", "qwen9"}}),
+              HasSubstr("model_type \"qwen9\" is not a supported family"));
   EXPECT_THAT(llama_refusal({{"model_type", nullptr}}), HasSubstr("model_type is missing"));
-  EXPECT_THAT(llama_refusal({{"model_type", {1}}}), HasSubstr("model_type is a list of 1, not a string"));
+  EXPECT_THAT(llama_refusal({{"model_type", {1}}}),
+              HasSubstr("model_type is a list of 1, not a string"));
   EXPECT_THAT(llama_refusal({{"architectures", {"LlamaForSequenceClassification"}}}),
               HasSubstr("architectures is \"LlamaForSequenceClassification\""));
   EXPECT_THAT(llama_refusal({{"hidden_act", "gelu"}}), HasSubstr("hidden_act \"gelu\""));
   EXPECT_THAT(llama_refusal({{"hidden_size", nullptr}}), HasSubstr("hidden_size is missing"));
   EXPECT_THAT(llama_refusal({{"hidden_size", 0}}), HasSubstr("hidden_size is 0, outside"));
   EXPECT_THAT(llama_refusal({{"hidden_size", -8}}), HasSubstr("hidden_size is -8, outside"));
-  EXPECT_THAT(llama_refusal({{"hidden_size", 8.0}}), HasSubstr("hidden_size is 8.0, not an integer"));
+  EXPECT_THAT(llama_refusal({{"hidden_size", 8.0}}),
+              HasSubstr("hidden_size is 8.0, not an integer"));
   EXPECT_THAT(llama_refusal({{"hidden_size", "8"}}), HasSubstr("not an integer"));
-  EXPECT_THAT(llama_refusal({{"vocab_size", uint64_t{1} << 63}}), HasSubstr("vocab_size is 9223372036854775808"));
-  EXPECT_THAT(llama_refusal({{"num_hidden_layers", 1'000'000'000}}), HasSubstr("num_hidden_layers is 1000000000"));
+  EXPECT_THAT(llama_refusal({{"vocab_size", uint64_t{1} << 63}}),
+              HasSubstr("vocab_size is 9223372036854775808"));
+  EXPECT_THAT(llama_refusal({{"num_hidden_layers", 1'000'000'000}}),
+              HasSubstr("num_hidden_layers is 1000000000"));
   EXPECT_THAT(llama_refusal({{"num_attention_heads", 3}, {"num_key_value_heads", 3}}),
               HasSubstr("hidden_size 8 is not a multiple of num_attention_heads 3"));
   EXPECT_THAT(llama_refusal({{"num_attention_heads", 4}, {"num_key_value_heads", 3}}),
               HasSubstr("num_key_value_heads 3 does not divide"));
-  EXPECT_THAT(llama_refusal({{"eos_token_id", 16}}), HasSubstr("eos_token_id is 16, outside 0 to 15"));
-  EXPECT_THAT(llama_refusal({{"tie_word_embeddings", 1}}), HasSubstr("tie_word_embeddings is 1, not true or false"));
-  EXPECT_THAT(mixtral_refusal({{"num_experts_per_tok", 13}}), HasSubstr("num_experts_per_tok is 13, more than"));
-  EXPECT_THAT(mixtral_refusal({{"num_local_experts", 1 << 30}}), HasSubstr("num_local_experts is 1073741824"));
+  EXPECT_THAT(llama_refusal({{"eos_token_id", 16}}),
+              HasSubstr("eos_token_id is 16, outside 0 to 15"));
+  EXPECT_THAT(llama_refusal({{"tie_word_embeddings", 1}}),
+              HasSubstr("tie_word_embeddings is 1, not true or false"));
+  EXPECT_THAT(mixtral_refusal({{"num_experts_per_tok", 13}}),
+              HasSubstr("num_experts_per_tok is 13, more than"));
+  EXPECT_THAT(mixtral_refusal({{"num_local_experts", 1 << 30}}),
+              HasSubstr("num_local_experts is 1073741824"));
   EXPECT_THAT(llama_refusal({{"rope_theta", 0}}), HasSubstr("rope_theta is 0, outside"));
   EXPECT_THAT(std::string(read(json::array()).status().message()),
               HasSubstr("m/config.json is a list of 0 where an object was expected"));

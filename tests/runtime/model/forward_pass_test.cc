@@ -22,7 +22,9 @@ namespace {
 using ::testing::HasSubstr;
 using Progress = StepModel::Progress;
 
-std::string golden(const std::string& name) { return tests::source_dir() + "/tests/data/golden/" + name; }
+std::string golden(const std::string& name) {
+  return tests::source_dir() + "/tests/data/golden/" + name;
+}
 
 LoadOptions small_options() {
   LoadOptions options;
@@ -43,7 +45,8 @@ struct Loaded {
   LoadedModel model;
 };
 
-// Rows [first, first + count) of one sequence whose logical blocks are first_block, first_block + 1, ...
+// Rows [first, first + count) of one sequence whose logical blocks are first_block, first_block +
+// 1, ...
 StepBatch rows_of(const std::vector<int32_t>& tokens, int first, int count, int first_block = 0) {
   StepBatch batch;
   batch.sequences = 1;
@@ -179,15 +182,25 @@ TEST(ForwardPass, BatchesOutsideTheLimitsAreRefusedByField) {
   EXPECT_THAT(refusal([](StepBatch& b) { b = StepBatch(); }), HasSubstr("rows 0"));
   EXPECT_THAT(refusal([](StepBatch& b) { b.tokens[2] = 112; }), HasSubstr("token 112 of row 2"));
   EXPECT_THAT(refusal([](StepBatch& b) { b.tokens[2] = -1; }), HasSubstr("token -1 of row 2"));
-  EXPECT_THAT(refusal([](StepBatch& b) { b.positions[4] = 256; }), HasSubstr("position 256 of row 4"));
-  EXPECT_THAT(refusal([](StepBatch& b) { b.positions[4] = 32; }), HasSubstr("past the block table"));
-  EXPECT_THAT(refusal([](StepBatch& b) { b.row_sequence[0] = 1; }), HasSubstr("sequence 1 of row 0"));
+  EXPECT_THAT(refusal([](StepBatch& b) { b.positions[4] = 256; }),
+              HasSubstr("position 256 of row 4"));
+  EXPECT_THAT(refusal([](StepBatch& b) { b.positions[4] = 32; }),
+              HasSubstr("past the block table"));
+  EXPECT_THAT(refusal([](StepBatch& b) { b.row_sequence[0] = 1; }),
+              HasSubstr("sequence 1 of row 0"));
   EXPECT_THAT(refusal([](StepBatch& b) { b.slots[3] = 9; }), HasSubstr("slot 9 of row 3 is not 3"));
-  EXPECT_THAT(refusal([](StepBatch& b) { b.block_tables[0] = 32; b.slots[0] = -1; b.slots[1] = -1;
-                                         b.slots[2] = -1; b.slots[3] = -1; }),
+  EXPECT_THAT(refusal([](StepBatch& b) {
+                b.block_tables[0] = 32;
+                b.slots[0] = -1;
+                b.slots[1] = -1;
+                b.slots[2] = -1;
+                b.slots[3] = -1;
+              }),
               HasSubstr("block 32 of sequence 0"));
-  EXPECT_THAT(refusal([](StepBatch& b) { b.slots.pop_back(); }), HasSubstr("length of another list"));
-  EXPECT_THAT(refusal([](StepBatch& b) { b.block_tables.pop_back(); }), HasSubstr("block_tables 7"));
+  EXPECT_THAT(refusal([](StepBatch& b) { b.slots.pop_back(); }),
+              HasSubstr("length of another list"));
+  EXPECT_THAT(refusal([](StepBatch& b) { b.block_tables.pop_back(); }),
+              HasSubstr("block_tables 7"));
   EXPECT_THAT(refusal([](StepBatch& b) { b.logit_rows = {1, 1}; }), HasSubstr("logit_rows 1"));
   EXPECT_THAT(refusal([](StepBatch& b) { b.logit_rows = {5}; }), HasSubstr("logit_rows 5"));
   EXPECT_THAT(refusal([](StepBatch& b) { b.sequences = 5; }), HasSubstr("sequences 5"));
@@ -231,7 +244,8 @@ TEST(ForwardPass, NarrowKeysAndValues) {
     Loaded plain(golden("mixtral_top2"), options);
     Loaded async(golden("mixtral_top2"), options, kernels::DeviceKind::kCpuAsync);
     EXPECT_EQ(plain.model.kv->geometry().bytes_per_block, 2 * 2 * 2 * 4 * 8 * 2);
-    const std::vector<float> expected = last_logits(*plain.model.passes[0], rows_of(kTokens, 0, 12));
+    const std::vector<float> expected =
+        last_logits(*plain.model.passes[0], rows_of(kTokens, 0, 12));
     for (int position = 0; position < 12; ++position) {
       const auto logits = last_logits(*async.model.passes[0], rows_of(kTokens, position, 1));
       if (position == 11) {
@@ -268,10 +282,12 @@ TEST(LoadModel, LayoutsOfExpertsGiveEqualBits) {
   }
   for (const char* layer : {"0", "1"}) {
     const std::string prefix = std::string("model.layers.") + layer + ".block_sparse_moe.experts.";
-    tests::TinyTensor gate_up{{tests::kTinyExperts, 8, 8}, ""}, down{{tests::kTinyExperts, 8, 4}, ""};
+    tests::TinyTensor gate_up{{tests::kTinyExperts, 8, 8}, ""},
+        down{{tests::kTinyExperts, 8, 4}, ""};
     for (int e = 0; e < tests::kTinyExperts; ++e) {
       const std::string expert = prefix + std::to_string(e) + ".";
-      gate_up.bytes += classic.at(expert + "w1.weight").bytes + classic.at(expert + "w3.weight").bytes;
+      gate_up.bytes +=
+          classic.at(expert + "w1.weight").bytes + classic.at(expert + "w3.weight").bytes;
       down.bytes += classic.at(expert + "w2.weight").bytes;
     }
     packed[prefix + "gate_up_proj"] = gate_up;
@@ -283,7 +299,8 @@ TEST(LoadModel, LayoutsOfExpertsGiveEqualBits) {
     folder.write_json("config.json", tests::tiny_mixtral_config());
     folder.write("model.safetensors", tests::safetensors_bytes(tensors));
     Loaded loaded(folder.path());
-    logits.push_back(last_logits(*loaded.model.passes[0], rows_of({5, 9, 3, 14, 7, 11, 2, 8}, 0, 8)));
+    logits.push_back(
+        last_logits(*loaded.model.passes[0], rows_of({5, 9, 3, 14, 7, 11, 2, 8}, 0, 8)));
   }
   EXPECT_EQ(logits[0], logits[1]);
 }

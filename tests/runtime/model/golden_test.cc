@@ -105,8 +105,8 @@ std::unique_ptr<ModelRunner> open_runner(const std::string& folder, const Runner
 
 // Greedy continuations of all prompts together, each step one row per sequence.
 std::vector<std::vector<int32_t>> greedy(ModelRunner& runner,
-                                         const std::vector<std::vector<int32_t>>& prompts, int count,
-                                         std::vector<std::vector<float>>* last_rows) {
+                                         const std::vector<std::vector<int32_t>>& prompts,
+                                         int count, std::vector<std::vector<float>>* last_rows) {
   std::vector<ModelRunner::Piece> pieces;
   std::vector<std::vector<int32_t>> made(prompts.size());
   last_rows->clear();
@@ -162,20 +162,23 @@ TEST_P(GoldenTest, LogitsAndGreedyTokens) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Cases, GoldenTest,
-    ::testing::Combine(::testing::ValuesIn(golden_cases()),
-                       ::testing::Values(kernels::DeviceKind::kCpu, kernels::DeviceKind::kCpuAsync)),
-    [](const auto& info) {
-      return std::get<0>(info.param) +
-             (std::get<1>(info.param) == kernels::DeviceKind::kCpu ? "_cpu" : "_cpu_async");
-    });
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenTest,
+                         ::testing::Combine(::testing::ValuesIn(golden_cases()),
+                                            ::testing::Values(kernels::DeviceKind::kCpu,
+                                                              kernels::DeviceKind::kCpuAsync)),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) +
+                                  (std::get<1>(info.param) == kernels::DeviceKind::kCpu
+                                       ? "_cpu"
+                                       : "_cpu_async");
+                         });
 
 // Two spellings of one rope, and both devices, give equal bits.
 TEST(GoldenBits, SpellingAndDeviceDoNotShow) {
   Rows first;
   for (const char* name : {"llama_rope_llama3", "llama_rope_parameters"}) {
-    for (const kernels::DeviceKind device : {kernels::DeviceKind::kCpu, kernels::DeviceKind::kCpuAsync}) {
+    for (const kernels::DeviceKind device :
+         {kernels::DeviceKind::kCpu, kernels::DeviceKind::kCpuAsync}) {
       const std::string folder = golden_folder() + "/" + name;
       const std::vector<int32_t> prompt = Golden(folder).prompts()[2]["ids"];
       const auto runner = open_runner(folder, {.device = device, .threads = 1});

@@ -58,16 +58,21 @@ TEST(ModelSummary, WeightMemoryIsWhatALoadTakes) {
     loaded->passes.clear();
     loaded->kv.reset();
     EXPECT_EQ(s.weight_memory_bytes + s.rope_table_bytes,
-              static_cast<int64_t>((*device)->bytes_in_use())) << name;
+              static_cast<int64_t>((*device)->bytes_in_use()))
+        << name;
   }
 }
 
 // 16 experts top-2 of width 2048 at d 1024, 12 layers: 1.3 G parameters, 215 M active per token.
 TEST(ModelSummary, ActiveParametersOfABenchmarkModel) {
   nlohmann::json config = tests::tiny_mixtral_config();
-  config.merge_patch({{"hidden_size", 1024}, {"num_hidden_layers", 12}, {"num_attention_heads", 16},
-                      {"num_key_value_heads", 4}, {"num_local_experts", 16},
-                      {"intermediate_size", 2048}, {"vocab_size", 32000}});
+  config.merge_patch({{"hidden_size", 1024},
+                      {"num_hidden_layers", 12},
+                      {"num_attention_heads", 16},
+                      {"num_key_value_heads", 4},
+                      {"num_local_experts", 16},
+                      {"intermediate_size", 2048},
+                      {"vocab_size", 32000}});
   const auto reading = read_config(config, nullptr, "m");
   ASSERT_TRUE(reading.ok()) << reading.status();
   EXPECT_NEAR(static_cast<double>(reading->spec.parameters_total()), 1.305e9, 1e6);

@@ -118,11 +118,13 @@ TinyTensors packed(const TinyTensors& classic) {
     if (name.find(".experts.") == std::string::npos) all[name] = tensor;
   }
   for (int layer : {0, 1}) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".block_sparse_moe.experts.";
+    const std::string prefix =
+        "model.layers." + std::to_string(layer) + ".block_sparse_moe.experts.";
     TinyTensor gate_up{{tests::kTinyExperts, 8, 8}, ""}, down{{tests::kTinyExperts, 8, 4}, ""};
     for (int e = 0; e < tests::kTinyExperts; ++e) {
       const std::string expert = prefix + std::to_string(e) + ".";
-      gate_up.bytes += classic.at(expert + "w1.weight").bytes + classic.at(expert + "w3.weight").bytes;
+      gate_up.bytes +=
+          classic.at(expert + "w1.weight").bytes + classic.at(expert + "w3.weight").bytes;
       down.bytes += classic.at(expert + "w2.weight").bytes;
     }
     all[prefix + "gate_up_proj"] = gate_up;
@@ -201,7 +203,8 @@ TEST(ModelTensorsHostile, ConfigNumbersBeyondTheFilesCostNoMemory) {
   EXPECT_LT(tests::allocations().largest, 2'000'000u);
 }
 
-// A router constant that is not finite gave silent nonsense: NVIDIA/TensorRT-Model-Connect pull 669.
+// A router constant that is not finite gave silent nonsense: NVIDIA/TensorRT-Model-Connect pull
+// 669.
 TEST(ModelTensorsHostile, RouterConstantsMustBeFinite) {
   for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
     TinyTensors tensors = tiny_mixtral_tensors();
@@ -225,12 +228,13 @@ TEST(ModelTensors, TiedEmbeddingRules) {
     const Resolved model(config, tensors);
     if (!model.result.ok()) return model.refusal();
     return std::string(holds(model.result->lm_head, tensors.at("model.embed_tokens.weight"))
-                           ? "embedding" : "own");
+                           ? "embedding"
+                           : "own");
   };
   EXPECT_EQ(outcome(true, absent), "embedding");
   EXPECT_EQ(outcome(true, equal), "embedding");
-  EXPECT_THAT(outcome(true, untied), AllOf(HasSubstr("\"lm_head.weight\" differs"),
-                                           HasSubstr("tie_word_embeddings")));
+  EXPECT_THAT(outcome(true, untied),
+              AllOf(HasSubstr("\"lm_head.weight\" differs"), HasSubstr("tie_word_embeddings")));
   for (const json& not_tied : {json(false), json()}) {  // absent: false is the family's default
     EXPECT_THAT(outcome(not_tied, absent), HasSubstr("missing: lm_head.weight"));
     EXPECT_EQ(outcome(not_tied, equal), "embedding");

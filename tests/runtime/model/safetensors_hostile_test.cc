@@ -41,9 +41,12 @@ TEST(SafetensorsHostile, AcceptsWhatTheFormatAllows) {
   EXPECT_EQ((*entries)[0].shape, (std::vector<int64_t>{2, 2}));
   EXPECT_EQ((*entries)[0].end, good.size());
   EXPECT_EQ(outcome(raw_safetensors("{}", "")), "accepted");
-  EXPECT_EQ(outcome(raw_safetensors("{\"__metadata__\":{\"format\":\"pt\"}}     ", "")), "accepted");
+  EXPECT_EQ(outcome(raw_safetensors("{\"__metadata__\":{\"format\":\"pt\"}}     ", "")),
+            "accepted");
   EXPECT_EQ(outcome(raw_safetensors(R"({"a":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]},
-      "b":{"dtype":"BF16","shape":[],"data_offsets":[0,2]}})", "xx")), "accepted");
+      "b":{"dtype":"BF16","shape":[],"data_offsets":[0,2]}})",
+                                    "xx")),
+            "accepted");
 }
 
 // ztxz16/fastllm issue 712, paiml/aprender pull 1280, nntrainer/nntrainer issue 4334.
@@ -51,7 +54,8 @@ TEST(SafetensorsHostile, HeaderLengths) {
   const std::string header = "{}";
   EXPECT_THAT(outcome(raw_safetensors(UINT64_MAX, header, "")),
               HasSubstr("header length 18446744073709551615 exceeds the file's 10 bytes"));
-  EXPECT_THAT(outcome(raw_safetensors(uint64_t{1} << 63, header, "")), HasSubstr("exceeds the file"));
+  EXPECT_THAT(outcome(raw_safetensors(uint64_t{1} << 63, header, "")),
+              HasSubstr("exceeds the file"));
   EXPECT_THAT(outcome(raw_safetensors(10 - 7, header, "")), HasSubstr("header length 3 exceeds"));
   EXPECT_THAT(outcome(raw_safetensors(0, header, "")), HasSubstr("does not start with {"));
   EXPECT_THAT(outcome(raw_safetensors(1, header, "")), HasSubstr("not valid JSON"));
@@ -82,13 +86,15 @@ TEST(SafetensorsHostile, Offsets) {
   EXPECT_THAT(offsets("[0,[16]]"), HasSubstr("data_offsets holds an array"));
   EXPECT_THAT(offsets("{\"a\":1}"), HasSubstr("an object where"));
   EXPECT_THAT(offsets("16"), HasSubstr("a number where"));
-  EXPECT_THAT(offsets("[0,12]"), HasSubstr("shape [4] of F32 takes 16 bytes but data_offsets span 12"));
+  EXPECT_THAT(offsets("[0,12]"),
+              HasSubstr("shape [4] of F32 takes 16 bytes but data_offsets span 12"));
 }
 
 TEST(SafetensorsHostile, ShapesAndDtypes) {
   const auto shape = [](const std::string& values, size_t data_bytes = 16) {
     return outcome(one_tensor(R"("dtype":"F32","data_offsets":[0,)" + std::to_string(data_bytes) +
-                              R"(],"shape":)" + values, data_bytes));
+                                  R"(],"shape":)" + values,
+                              data_bytes));
   };
   EXPECT_THAT(shape("[32,8]", 65536), HasSubstr("takes 1024 bytes but data_offsets span 65536"));
   EXPECT_THAT(shape("[4294967296,4294967296,4]"), HasSubstr("overflows"));
@@ -102,23 +108,28 @@ TEST(SafetensorsHostile, ShapesAndDtypes) {
               AllOf(HasSubstr("tensor \"w\""), HasSubstr("unknown dtype \"Q4_0\"")));
   EXPECT_THAT(outcome(one_tensor(R"("dtype":7,"shape":[4],"data_offsets":[0,16])")),
               HasSubstr("a number where dtype"));
-  EXPECT_THAT(outcome(one_tensor(R"("dtype":"F32","shape":[4])")), HasSubstr("data_offsets is missing"));
-  EXPECT_THAT(outcome(one_tensor(R"("shape":[4],"data_offsets":[0,16])")), HasSubstr("dtype is missing"));
-  EXPECT_THAT(outcome(one_tensor(R"("dtype":"F32","shape":[4],"data_offsets":[0,16],"stride":[1])")),
-              HasSubstr("unknown key \"stride\""));
+  EXPECT_THAT(outcome(one_tensor(R"("dtype":"F32","shape":[4])")),
+              HasSubstr("data_offsets is missing"));
+  EXPECT_THAT(outcome(one_tensor(R"("shape":[4],"data_offsets":[0,16])")),
+              HasSubstr("dtype is missing"));
+  EXPECT_THAT(
+      outcome(one_tensor(R"("dtype":"F32","shape":[4],"data_offsets":[0,16],"stride":[1])")),
+      HasSubstr("unknown key \"stride\""));
 }
 
 TEST(SafetensorsHostile, CoverOfTheData) {
   const auto two = [](const std::string& a, const std::string& b, size_t data_bytes) {
     return outcome(raw_safetensors(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":)" + a +
-                                   R"(},"b":{"dtype":"F32","shape":[2],"data_offsets":)" + b + "}}",
+                                       R"(},"b":{"dtype":"F32","shape":[2],"data_offsets":)" + b +
+                                       "}}",
                                    std::string(data_bytes, '\0')));
   };
   EXPECT_EQ(two("[8,16]", "[0,8]", 16), "accepted");
   EXPECT_THAT(two("[0,8]", "[4,12]", 12), HasSubstr("\"a\" and \"b\" overlap at data byte 4"));
   EXPECT_THAT(two("[0,8]", "[0,8]", 8), HasSubstr("overlap"));
   EXPECT_THAT(two("[0,8]", "[12,20]", 20), HasSubstr("data bytes 8 to 12, before tensor \"b\""));
-  EXPECT_THAT(two("[0,8]", "[8,16]", 24), HasSubstr("last 8 bytes of the file belong to no tensor"));
+  EXPECT_THAT(two("[0,8]", "[8,16]", 24),
+              HasSubstr("last 8 bytes of the file belong to no tensor"));
 }
 
 TEST(SafetensorsHostile, DuplicateAndOddKeys) {
@@ -130,13 +141,16 @@ TEST(SafetensorsHostile, DuplicateAndOddKeys) {
               HasSubstr("__metadata__ appears twice"));
   EXPECT_THAT(outcome(raw_safetensors(R"({"__metadata__":{"a":"1","a":"2"}})", "")),
               HasSubstr("key \"a\" twice"));
-  EXPECT_THAT(outcome(raw_safetensors(R"({"__metadata__":{"a":1}})", "")), HasSubstr("not a string"));
-  EXPECT_THAT(outcome(one_tensor(R"("dtype":"F32","dtype":"F32","shape":[4],"data_offsets":[0,16])")),
-              HasSubstr("key \"dtype\" twice"));
+  EXPECT_THAT(outcome(raw_safetensors(R"({"__metadata__":{"a":1}})", "")),
+              HasSubstr("not a string"));
+  EXPECT_THAT(
+      outcome(one_tensor(R"("dtype":"F32","dtype":"F32","shape":[4],"data_offsets":[0,16])")),
+      HasSubstr("key \"dtype\" twice"));
   EXPECT_THAT(outcome(raw_safetensors("{\"\":" + tensor + "}", data)), HasSubstr("without a name"));
   EXPECT_THAT(outcome(raw_safetensors("{\"" + std::string(5000, 'n') + "\":" + tensor + "}", data)),
               HasSubstr("a key of 5000 bytes"));
-  EXPECT_THAT(outcome(raw_safetensors("{\"w\":" + tensor + "} {}", data)), HasSubstr("not valid JSON"));
+  EXPECT_THAT(outcome(raw_safetensors("{\"w\":" + tensor + "} {}", data)),
+              HasSubstr("not valid JSON"));
   EXPECT_THAT(outcome(raw_safetensors("{\"w\":1e999}", "")), HasSubstr("not valid JSON"));
   EXPECT_THAT(outcome(raw_safetensors("{\"w\":\"\xff\"}", "")), HasSubstr("not valid JSON"));
 }

@@ -2,6 +2,9 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <time.h>
+
+#include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/core/check.h"
@@ -20,16 +23,60 @@ constexpr uint32_t kHeapKib = 64 << 10;
 // Every repeat of a compiled group is stored apart, so a small text can ask for much memory.
 constexpr size_t kMaxCompiledBytes = 1 << 20;
 
-struct FreeMatchData {
-  void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
+// Searches are cut into windows of start positions, and the clock is read between them.
+constexpr size_t kFirstWindow = 256;
+constexpr size_t kLastWindow = 64 << 10;
+constexpr int kMatchesPerClockRead = 256;
+
+// What a thread needs to run any pattern: the match's bounds, backtracking state, limits.
+struct Matcher {
+  pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
+  pcre2_match_context* limits = pcre2_match_context_create(nullptr);
+
+  Matcher() {
+    CHECK(data != nullptr && limits != nullptr);
+    pcre2_set_match_limit(limits, kMatchSteps);
+    pcre2_set_heap_limit(limits, kHeapKib);
+  }
+  ~Matcher() {
+    pcre2_match_data_free(data);
+    pcre2_match_context_free(limits);
+  }
 };
 
-// Reused by all patterns of a thread: it only receives the match's bounds and the backtracking state.
-pcre2_match_data* thread_match_data() {
-  thread_local std::unique_ptr<pcre2_match_data, FreeMatchData> data(
-      pcre2_match_data_create(1, nullptr));
-  CHECK(data != nullptr);
-  return data.get();
+Matcher& thread_matcher() {
+  thread_local Matcher matcher;
+  return matcher;
+}
+
+// Processor time of this thread that find_all may use: far above what any linear pattern takes. It
+// runs from the first look at the clock, which short searches never take.
+class TimeBudget {
+ public:
+  explicit TimeBudget(size_t text_bytes) : allowed_(1.0 + 2e-6 * text_bytes) {}
+  bool used_up() {
+    if (end_ == 0) end_ = now() + allowed_;
+    return now() > end_;
+  }
+
+ private:
+  static double now() {
+    timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return time.tv_sec + 1e-9 * time.tv_nsec;
+  }
+  double allowed_;
+  double end_ = 0;
+};
+
+absl::Status gave_up(size_t bytes, const std::string& reason) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat("pattern gave up on ", bytes, " bytes of text: ", reason));
+}
+
+size_t character_start(std::string_view text, size_t at) {
+  while (at < text.size() && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80) ++at;
+  return at;
 }
 
 std::string pcre2_message(int code) {
@@ -41,9 +88,6 @@ std::string pcre2_message(int code) {
 }  // namespace
 
 void Pattern::FreeCode::operator()(pcre2_code* code) const { pcre2_code_free(code); }
-void Pattern::FreeContext::operator()(pcre2_match_context* context) const {
-  pcre2_match_context_free(context);
-}
 
 absl::StatusOr<Pattern> Pattern::compile(std::string_view source) {
   if (source.size() > kMaxPatternBytes) {
@@ -54,7 +98,8 @@ absl::StatusOr<Pattern> Pattern::compile(std::string_view source) {
   int error = 0;
   PCRE2_SIZE offset = 0;
   // Multi-line ^ and $ are Ruby's; UCP makes case folding and properties Unicode's.
-  const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+  const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
+                           PCRE2_USE_OFFSET_LIMIT;
   Pattern pattern;
   pattern.code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), options,
                                     &error, &offset, nullptr));
@@ -69,10 +114,6 @@ absl::StatusOr<Pattern> Pattern::compile(std::string_view source) {
   }
   // Machine code when the host allows it; the interpreter gives the same matches.
   (void)pcre2_jit_compile(pattern.code_.get(), PCRE2_JIT_COMPLETE);
-  pattern.limits_.reset(pcre2_match_context_create(nullptr));
-  CHECK(pattern.limits_ != nullptr);
-  pcre2_set_match_limit(pattern.limits_.get(), kMatchSteps);
-  pcre2_set_heap_limit(pattern.limits_.get(), kHeapKib);
   return pattern;
 }
 
@@ -88,25 +129,41 @@ absl::StatusOr<Pattern> Pattern::parse(const nlohmann::json& value, const std::s
   return pattern;
 }
 
+int Pattern::match(std::string_view text, size_t at, size_t last_start) const {
+  Matcher& matcher = thread_matcher();
+  pcre2_set_offset_limit(matcher.limits, last_start);
+  const auto run = [&](uint32_t options) {
+    return pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
+                       PCRE2_NO_UTF_CHECK | options, matcher.data, matcher.limits);
+  };
+  const int found = run(0);
+  // The interpreter keeps on the heap what did not fit the stack of the machine code.
+  return found == PCRE2_ERROR_JIT_STACKLIMIT ? run(PCRE2_NO_JIT) : found;
+}
+
 absl::Status Pattern::find_all(std::string_view text, std::vector<TextRange>* matches) const {
-  pcre2_match_data* data = thread_match_data();
-  const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  TimeBudget budget(text.size());
+  size_t window = kFirstWindow;
+  int calls = 0;
   for (size_t at = 0; at < text.size();) {
-    int found = pcre2_match(code_.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK, data,
-                            limits_.get());
-    if (found == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter keeps this state on the heap
-      found = pcre2_match(code_.get(), subject, text.size(), at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
-                          data, limits_.get());
+    const size_t last_start = std::min(at + window, text.size());
+    const int found = match(text, at, last_start);
+    const bool read_clock = found == PCRE2_ERROR_NOMATCH || ++calls % kMatchesPerClockRead == 0;
+    if (read_clock && last_start < text.size() && budget.used_up()) {
+      return gave_up(text.size(), "too much backtracking");
     }
-    if (found == PCRE2_ERROR_NOMATCH) break;
-    if (found < 0) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("pattern gave up on ", text.size(), " bytes of text: ", pcre2_message(found)));
+    if (found == PCRE2_ERROR_NOMATCH) {
+      if (last_start == text.size()) break;
+      at = character_start(text, last_start);  // tried above already, unless inside a character
+      window = std::min(2 * window, kLastWindow);
+      continue;
     }
-    const size_t* bounds = pcre2_get_ovector_pointer(data);
+    if (found < 0) return gave_up(text.size(), pcre2_message(found));
+    const size_t* bounds = pcre2_get_ovector_pointer(thread_matcher().data);
     matches->push_back({static_cast<uint32_t>(bounds[0]), static_cast<uint32_t>(bounds[1])});
     at = bounds[1];
     if (bounds[0] == bounds[1] && at < text.size()) at += decode_utf8(text, at).length;
+    window = kFirstWindow;
   }
   return absl::OkStatus();
 }

@@ -1,5 +1,6 @@
 // A compiled pattern of a tokenizer file: finds all matches in valid UTF-8 in time linear in the text
-// for the patterns in use, on constant stack (backtracking state lives on the heap and is capped).
+// for the patterns in use, on constant stack (backtracking state lives on the heap and is capped). A
+// pattern that retries too much on a text gets an error within seconds, not an endless search.
 // Immutable after compile; find_all may run on many threads at once.
 #pragma once
 
@@ -14,7 +15,6 @@
 #include "nlohmann/json.hpp"
 
 struct pcre2_real_code_8;
-struct pcre2_real_match_context_8;
 
 namespace brigade::runtime {
 
@@ -38,13 +38,11 @@ class Pattern {
   struct FreeCode {
     void operator()(pcre2_real_code_8* code) const;
   };
-  struct FreeContext {
-    void operator()(pcre2_real_match_context_8* context) const;
-  };
   Pattern() = default;
+  // pcre2_match for a match that begins in [at, last_start].
+  int match(std::string_view text, size_t at, size_t last_start) const;
 
   std::unique_ptr<pcre2_real_code_8, FreeCode> code_;
-  std::unique_ptr<pcre2_real_match_context_8, FreeContext> limits_;
 };
 
 }  // namespace brigade::runtime

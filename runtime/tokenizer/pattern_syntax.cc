@@ -13,8 +13,11 @@ namespace {
 // White_Space as a list of ranges: PCRE2's own \s also takes U+180E, which Unicode moved to Cf.
 constexpr char kSpaces[] =
     "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
-// Oniguruma's word characters; PCRE2's \w leaves marks out.
-constexpr char kWord[] = "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}";
+// Oniguruma's word characters: letters, marks, digits, connectors, Latin-1's raised digits and
+// fractions, circled and squared letters. PCRE2's own \w leaves marks and more out.
+constexpr char kWord[] =
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\xb2\\xb3\\xb9\\xbc-\\xbe\\x{24b6}-\\x{24e9}"
+    "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}";
 
 class Translator {
  public:

@@ -66,7 +66,8 @@ class Tokenizer {
 
   // Raw bytes of one token in the middle of a text, maybe part of a character. Empty when unknown.
   const std::string& token_bytes(int32_t id) const;
-  // The token as the file writes it. Empty when unknown.
+  // The token as the file writes it (an added token that is looked for in normalized text: its
+  // normalized form). Empty when unknown.
   const std::string& token_content(int32_t id) const;
   bool is_token(int32_t id) const;    // in the vocabulary (ids may have holes)
   bool is_special(int32_t id) const;  // left out by skip_special
@@ -96,7 +97,7 @@ class Tokenizer {
   Tokenizer() = default;
   absl::Status build(const nlohmann::json& file);
   absl::Status build_tokens();
-  absl::Status build_finders();
+  void build_finders();
   void hash_vocabulary();
   absl::StatusOr<std::vector<int32_t>> run(EncodeCall* call, std::string_view text) const;
   absl::Status encode_text(std::string_view text, bool at_text_start, EncodeCall* call) const;

@@ -59,7 +59,7 @@ absl::Status Tokenizer::build(const nlohmann::json& file) {
   if (model == nullptr) return json_error("top level", "key \"model\" is missing");
   ASSIGN_OR_RETURN(model_, BpeModel::parse(*model, control_ids, "model"));
   RETURN_IF_ERROR(build_tokens());
-  RETURN_IF_ERROR(build_finders());
+  build_finders();
   hash_vocabulary();
   return absl::OkStatus();
 }
@@ -89,6 +89,9 @@ absl::Status Tokenizer::build_tokens() {
       return json_error(where, absl::StrCat("id ", added.id, " belongs to another token in vocab"));
     }
     token.content = added.content;
+    if (added.normalized) {
+      ASSIGN_OR_RETURN(token.content, normalizer_.apply(added.content));
+    }
     token.present = true;
     token.special = added.special;
     token.control = added.control;
@@ -107,17 +110,15 @@ absl::Status Tokenizer::build_tokens() {
   return absl::OkStatus();
 }
 
-absl::Status Tokenizer::build_finders() {
+void Tokenizer::build_finders() {
   for (const AddedToken& token : added_) {
     if (!token.normalized || token.control) mixed_finder_.add(&token, token.content);
     if (!token.normalized) {
       raw_finder_.add(&token, token.content);
       continue;
     }
-    ASSIGN_OR_RETURN(const std::string content, normalizer_.apply(token.content));
-    normalized_finder_.add(&token, content);
+    normalized_finder_.add(&token, tokens_[token.id].content);
   }
-  return absl::OkStatus();
 }
 
 void Tokenizer::hash_vocabulary() {

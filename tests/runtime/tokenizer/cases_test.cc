@@ -5,36 +5,16 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/files/json.h"
 #include "runtime/tokenizer/detokenizer.h"
 #include "runtime/tokenizer/tokenizer.h"
-#include "tests/support/test_env.h"
+#include "tests/runtime/tokenizer/variants.h"
 
 namespace brigade::runtime {
 namespace {
 
 using nlohmann::json;
+using tests::cases;
 using testing::ElementsAreArray;
-
-std::string data_folder() { return tests::source_dir() + "/tests/data/tokenizer/"; }
-
-const json& cases() {
-  static const json file = *read_json_file(data_folder() + "cases.json");
-  return file;
-}
-
-// The base file of a variant with its changes made.
-json variant_file(const json& variant) {
-  json file = *read_json_file(data_folder() + variant.at("base").get<std::string>() + ".json");
-  for (const auto& change : variant.at("change").items()) {
-    if (change.key() == "model") {
-      file["model"].update(change.value());
-    } else {
-      file[change.key()] = change.value();
-    }
-  }
-  return file;
-}
 
 std::string stream(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
                    const DecodeOptions& options) {
@@ -67,7 +47,7 @@ class Cases : public testing::TestWithParam<size_t> {};
 
 TEST_P(Cases, LikeTheLibrary) {
   const json& variant = cases().at("variants").at(GetParam());
-  const auto tokenizer = Tokenizer::parse(variant_file(variant).dump(), "variant");
+  const auto tokenizer = Tokenizer::parse(tests::variant_file(variant).dump(), "variant");
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   auto texts = cases().at("texts").get<std::vector<std::string>>();
   if (variant.at("extra_texts").get<bool>()) {

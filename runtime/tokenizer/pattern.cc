@@ -17,8 +17,8 @@ namespace brigade::runtime {
 namespace {
 
 constexpr size_t kMaxPatternBytes = 16 << 10;
-// Per match attempt. A run of n spaces costs about n steps, so 1 MB of text stays far below.
-constexpr uint32_t kMatchSteps = 100'000'000;
+// Per match attempt. A run of n spaces costs about n steps, and texts are limited to 16 MiB.
+constexpr uint32_t kMatchSteps = 40'000'000;
 constexpr uint32_t kHeapKib = 64 << 10;
 // Every repeat of a compiled group is stored apart, so a small text can ask for much memory.
 constexpr size_t kMaxCompiledBytes = 1 << 20;

@@ -14,7 +14,9 @@ from fused import OutputLoss
 from model import AdamW, Config, Model
 from training_run import TrainingRun, add_arguments
 
-BALANCE_WEIGHT = 0.02  # of the Switch balance loss, mean over layers
+# Weight of the Switch balance loss (mean over layers), and its weight in the last 15 % of the time:
+# the shares settle only as the learning rate falls.
+BALANCE_WEIGHT, LATE_BALANCE_WEIGHT, LATE = 0.02, 0.1, 0.85
 Z_WEIGHT = 1e-3  # of the router z-loss
 
 
@@ -51,7 +53,8 @@ class TargetRun(TrainingRun):
         inputs, targets, lengths = self.batches.next(self.rows(progress))
         h, balance, z = self.model.hidden(inputs, lengths, dropout, self.steps)
         loss = OutputLoss.apply(h, self.model.p["embedding"], targets)
-        (loss + BALANCE_WEIGHT * balance + Z_WEIGHT * z).backward()
+        balance_weight = LATE_BALANCE_WEIGHT if progress >= LATE else BALANCE_WEIGHT
+        (loss + balance_weight * balance + Z_WEIGHT * z).backward()
         return loss.item(), len(inputs)
 
     def report(self):

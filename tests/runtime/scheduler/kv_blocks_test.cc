@@ -15,14 +15,16 @@ std::vector<int32_t> run_of(int32_t first, int count) {
 }
 
 // Holds blocks for `tokens` and commits every full one.
-std::vector<int> fill(KvBlocks* blocks, const PrefixSalt& salt, const std::vector<int32_t>& tokens) {
+std::vector<int> fill(KvBlocks* blocks, const PrefixSalt& salt,
+                      const std::vector<int32_t>& tokens) {
   std::vector<int> held;
   PrefixChain chain = 0;
   const int size = blocks->block_size();
   for (size_t at = 0; at < tokens.size(); at += static_cast<size_t>(size)) {
     held.push_back(blocks->allocate());
     if (at + static_cast<size_t>(size) > tokens.size()) break;
-    chain = blocks->commit(held.back(), chain, salt, {tokens.data() + at, static_cast<size_t>(size)});
+    chain =
+        blocks->commit(held.back(), chain, salt, {tokens.data() + at, static_cast<size_t>(size)});
   }
   return held;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
 
 namespace brigade::tests {
 
@@ -107,7 +108,8 @@ void SchedulerBed::answer_expired() {
     auto* request = static_cast<BedRequest*>(expiry.request);
     if (request->answered) continue;
     const bool reader = expiry.kind == runtime::ExpiryKind::kReaderTimeout;
-    end_request(request, reader ? absl::CancelledError("reader") : absl::DeadlineExceededError("late"));
+    end_request(request,
+                reader ? absl::CancelledError("reader") : absl::DeadlineExceededError("late"));
   }
 }
 
@@ -149,23 +151,29 @@ int SchedulerBed::step() {
   return rows;
 }
 
-void SchedulerBed::compute(runtime::StepPlan* plan) {
+// Writes the step's KV rows, as a model would.
+void SchedulerBed::write_rows(const runtime::StepPlan& plan) {
   int rows = 0;
-  for (const runtime::StepSlice& slice : plan->slices) {
+  for (const runtime::StepSlice& slice : plan.slices) {
     const ScheduledSequence& sequence = *slice.sequence;
     rows += slice.count;
     if (sequence.state == SequenceState::kEnded) continue;
     std::string problem;
     for (int i = 0; i < slice.count; ++i) {
       const int position = slice.start + i;
-      kv_.write(sequence.blocks, position, sequence.tokens[static_cast<size_t>(position)], &problem);
+      kv_.write(sequence.blocks, position, sequence.tokens[static_cast<size_t>(position)],
+                &problem);
     }
     if (!problem.empty()) report(problem);
   }
-  if (rows != plan->rows || rows > config_.scheduler.max_rows) report("wrong number of rows");
-  if (plan->slices.size() > static_cast<size_t>(config_.scheduler.max_step_sequences)) {
+  if (rows != plan.rows || rows > config_.scheduler.max_rows) report("wrong number of rows");
+  if (plan.slices.size() > static_cast<size_t>(config_.scheduler.max_step_sequences)) {
     report("too many sequences in a step");
   }
+}
+
+void SchedulerBed::compute(runtime::StepPlan* plan) {
+  write_rows(*plan);
   scheduler_.step_ended(plan, true);
   for (const runtime::StepSlice& slice : plan->slices) {
     auto* request = static_cast<BedRequest*>(slice.sequence->request);
@@ -199,7 +207,8 @@ void SchedulerBed::take_token(BedRequest* request, ScheduledSequence* sequence, 
   // What was sent so far must be what the sequence still holds.
   const size_t prompt = request->call.prompt.size();
   if (sequence->tokens.size() != prompt + sent.size() ||
-      !std::equal(sent.begin(), sent.end(), sequence->tokens.begin() + static_cast<int64_t>(prompt))) {
+      !std::equal(sent.begin(), sent.end(),
+                  sequence->tokens.begin() + static_cast<int64_t>(prompt))) {
     report("a token was sent twice or changed");
   }
   sent.push_back(token);
@@ -220,8 +229,9 @@ bool SchedulerBed::run(int most_steps) {
 }
 
 std::string SchedulerBed::describe() const {
-  std::string text = absl::StrCat(blocks_.total(), " blocks, ", blocks_.free(), " free, ",
-                                  blocks_.cached(), " cached, block size ", config_.block_size, "\n");
+  std::string text =
+      absl::StrCat(blocks_.total(), " blocks, ", blocks_.free(), " free, ", blocks_.cached(),
+                   " cached, block size ", config_.block_size, "\n");
   for (const auto& request : requests_) {
     if (request->answered) continue;
     absl::StrAppend(&text, "request ", request->index, ": started ", request->started, ", forked ",
@@ -249,6 +259,27 @@ std::string SchedulerBed::leak() const {
   if (admission_.waiting_requests() != 0) return "waiting requests at the door";
   if (admission_.waiting_tokens() != 0) return "waiting tokens at the door";
   return "";
+}
+
+std::vector<int32_t> expected_tokens(const BedCall& call, int sample) {
+  std::vector<int32_t> tokens = call.prompt;
+  for (int i = 0; i < call.max_tokens; ++i) {
+    tokens.push_back(SchedulerBed::next_token(tokens) + (i == 0 ? sample : 0));
+  }
+  return {tokens.begin() + static_cast<std::ptrdiff_t>(call.prompt.size()), tokens.end()};
+}
+
+void expect_complete(const BedRequest& request) {
+  EXPECT_TRUE(request.answered);
+  EXPECT_TRUE(request.end.ok()) << request.end;
+  for (size_t i = 0; i < request.sent.size(); ++i) {
+    EXPECT_EQ(request.sent[i], expected_tokens(request.call, static_cast<int>(i)));
+  }
+}
+
+void expect_clean(const SchedulerBed& bed) {
+  EXPECT_EQ(bed.problem(), "");
+  EXPECT_EQ(bed.leak(), "");
 }
 
 }  // namespace brigade::tests

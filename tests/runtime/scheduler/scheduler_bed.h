@@ -1,6 +1,6 @@
 // Drives a scheduler the way the engine does, with a clock that tests move, readers that tests slow
-// down, and a shadow KV in place of a model. The token after a prefix is a pure function of it, so the
-// bed notices when preemption or sharing changes an answer.
+// down, and a shadow KV in place of a model. The token after a prefix is a pure function of it, so
+// the bed notices when preemption or sharing changes an answer.
 #pragma once
 
 #include <deque>
@@ -41,14 +41,14 @@ struct BedRequest : runtime::ScheduledRequest {
   BedCall call;
   runtime::AdmissionTicket ticket;
   std::vector<std::unique_ptr<runtime::ScheduledSequence>> owned;
-  std::vector<std::vector<int32_t>> sent;   // per sequence: tokens pushed so far
+  std::vector<std::vector<int32_t>> sent;  // per sequence: tokens pushed so far
   std::vector<std::vector<int64_t>> sent_at_step;
   std::vector<int> finish_order;
-  int unread = 0;                           // events in the stream
-  bool reads = true;                        // false: the reader has stopped
-  int ended = 0;                            // sequences
+  int unread = 0;     // events in the stream
+  bool reads = true;  // false: the reader has stopped
+  int ended = 0;      // sequences
   bool answered = false;
-  absl::Status end;                         // OK: complete
+  absl::Status end;  // OK: complete
 };
 
 class SchedulerBed {
@@ -57,8 +57,8 @@ class SchedulerBed {
 
   absl::StatusOr<BedRequest*> submit(const BedCall& call);
   void cancel(BedRequest* request, const absl::Status& why = absl::CancelledError("cancelled"));
-  // Expiry, admission, a step planned for every idle microbatch, then the oldest one in flight ends.
-  // Returns the rows that were computed.
+  // Expiry, admission, a step planned for every idle microbatch, then the oldest one in flight
+  // ends. Returns the rows that were computed.
   int step();
   // Steps until every request has its answer; false when `most_steps` did not do.
   bool run(int most_steps);
@@ -86,6 +86,7 @@ class SchedulerBed {
   void answer_expired();
   void refresh_rooms();
   void plan_idle();
+  void write_rows(const runtime::StepPlan& plan);
   void compute(runtime::StepPlan* plan);
   void take_token(BedRequest* request, runtime::ScheduledSequence* sequence, int32_t token);
   void end_sequence(BedRequest* request, runtime::ScheduledSequence* sequence);
@@ -99,12 +100,18 @@ class SchedulerBed {
   runtime::Admission admission_;
   ShadowKv kv_;
   std::vector<std::unique_ptr<BedRequest>> requests_;
-  std::vector<runtime::StepPlan> plans_;      // one a microbatch
-  std::deque<size_t> in_flight_;              // microbatches, oldest first
+  std::vector<runtime::StepPlan> plans_;  // one a microbatch
+  std::deque<size_t> in_flight_;          // microbatches, oldest first
   runtime::StepPlan last_plan_;
   absl::Time now_ = absl::UnixEpoch();
   int64_t steps_ = 0;
   std::string problem_;
 };
+
+// What a complete request must have been sent.
+std::vector<int32_t> expected_tokens(const BedCall& call, int sample);
+void expect_complete(const BedRequest& request);
+// No breach so far and nothing left behind.
+void expect_clean(const SchedulerBed& bed);
 
 }  // namespace brigade::tests

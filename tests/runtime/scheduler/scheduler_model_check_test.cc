@@ -1,6 +1,7 @@
-// Thousands of short random histories of arrivals, cancels, deadlines and slow readers over tiny pools.
-// In each: every request gets its answer within a bounded number of steps, no token is changed or sent
-// twice, no KV slot is read that was not written for it, and in the end every block is back.
+// Thousands of short random histories of arrivals, cancels, deadlines and slow readers over tiny
+// pools. In each: every request gets its answer within a bounded number of steps, no token is
+// changed or sent twice, no KV slot is read that was not written for it, and in the end every block
+// is back.
 #include <algorithm>
 #include <random>
 
@@ -71,7 +72,8 @@ class History {
   }
 
   BedRequest* any_request() {
-    return bed_.requests()[static_cast<size_t>(pick(static_cast<int>(bed_.requests().size())))].get();
+    return bed_.requests()[static_cast<size_t>(pick(static_cast<int>(bed_.requests().size())))]
+        .get();
   }
 
   void submit() {
@@ -102,7 +104,8 @@ class History {
       }
       if (bed_.step() > 0 || all_answered()) continue;
       const absl::Time next = bed_.scheduler().next_expiry();
-      ASSERT_NE(next, absl::InfiniteFuture()) << "nothing runs and nothing will expire\n" << bed_.describe();
+      ASSERT_NE(next, absl::InfiniteFuture()) << "nothing runs and nothing will expire\n"
+                                              << bed_.describe();
       bed_.advance_clock(std::max(absl::ZeroDuration(), next - bed_.now()));
     }
     FAIL() << "requests without an answer after " << bound << " steps\n" << bed_.describe();
@@ -161,11 +164,12 @@ TEST(SchedulerModelCheck, EveryRequestIsAnsweredAndNothingLeaks) {
     mixed += history.mixed();
     completed += history.completed();
   }
-  std::printf("%d histories from seed %llu: %lld requests completed, %lld preemptions, %lld prefix hit "
-              "tokens, %lld pauses, %lld mixed steps\n", histories,
-              static_cast<unsigned long long>(first), static_cast<long long>(completed),
-              static_cast<long long>(preemptions), static_cast<long long>(hits),
-              static_cast<long long>(pauses), static_cast<long long>(mixed));
+  std::printf(
+      "%d histories from seed %llu: %lld requests completed, %lld preemptions, %lld prefix hit "
+      "tokens, %lld pauses, %lld mixed steps\n",
+      histories, static_cast<unsigned long long>(first), static_cast<long long>(completed),
+      static_cast<long long>(preemptions), static_cast<long long>(hits),
+      static_cast<long long>(pauses), static_cast<long long>(mixed));
   EXPECT_GT(preemptions, 0);
   EXPECT_GT(hits, 0);
   EXPECT_GT(pauses, 0);

@@ -11,27 +11,6 @@ namespace {
 
 using runtime::SequenceState;
 
-std::vector<int32_t> expected_tokens(const BedCall& call, int sample) {
-  std::vector<int32_t> tokens = call.prompt;
-  for (int i = 0; i < call.max_tokens; ++i) {
-    tokens.push_back(SchedulerBed::next_token(tokens) + (i == 0 ? sample : 0));
-  }
-  return {tokens.begin() + static_cast<std::ptrdiff_t>(call.prompt.size()), tokens.end()};
-}
-
-void expect_complete(const BedRequest& request) {
-  EXPECT_TRUE(request.answered);
-  EXPECT_TRUE(request.end.ok()) << request.end;
-  for (size_t i = 0; i < request.sent.size(); ++i) {
-    EXPECT_EQ(request.sent[i], expected_tokens(request.call, static_cast<int>(i)));
-  }
-}
-
-void expect_clean(const SchedulerBed& bed) {
-  EXPECT_EQ(bed.problem(), "");
-  EXPECT_EQ(bed.leak(), "");
-}
-
 // inference-sim/inference-sim issue 373: a request that can never fit looped for ever.
 TEST(Scheduler, RefusesWhatCanNeverFitWithTheNumbers) {
   SchedulerBed bed({});
@@ -56,7 +35,8 @@ TEST(Scheduler, FourGrowingRequestsAllFinishOldestFirst) {
   std::vector<BedRequest*> requests;
   for (int i = 0; i < 4; ++i) {
     requests.push_back(*bed.submit({.prompt = SchedulerBed::prompt(i, 4 * 16),
-                                    .max_tokens = 16 * 16 + 1, .use_prefix_cache = false}));
+                                    .max_tokens = 16 * 16 + 1,
+                                    .use_prefix_cache = false}));
   }
   ASSERT_TRUE(bed.run(3000));
   int64_t last = 0;
@@ -79,7 +59,8 @@ TEST(Scheduler, OneMissingBlockCostsOneVictim) {
     // The first one needs its third block while the others stay within two.
     const int length = i == 0 ? 20 : 17;
     requests.push_back(*bed.submit({.prompt = SchedulerBed::prompt(i, length),
-                                    .max_tokens = i == 0 ? 20 : 15, .use_prefix_cache = false}));
+                                    .max_tokens = i == 0 ? 20 : 15,
+                                    .use_prefix_cache = false}));
   }
   // 2 + 2 + 2 blocks only fit once nothing is kept back for growth: start them one after another.
   ASSERT_TRUE(bed.run(200));
@@ -94,8 +75,8 @@ TEST(Scheduler, TheYoungestGivesItsBlocks) {
   SchedulerBed bed(config);
   std::vector<BedRequest*> requests;
   for (int i = 0; i < 3; ++i) {
-    requests.push_back(*bed.submit({.prompt = SchedulerBed::prompt(i, 15), .max_tokens = 34,
-                                    .use_prefix_cache = false}));
+    requests.push_back(*bed.submit(
+        {.prompt = SchedulerBed::prompt(i, 15), .max_tokens = 34, .use_prefix_cache = false}));
   }
   while (bed.scheduler().counters().preemptions == 0) ASSERT_GT(bed.step(), 0);
   EXPECT_EQ(requests[2]->sequences[0]->state, SequenceState::kPreempted);
@@ -271,8 +252,8 @@ TEST(Scheduler, TheQueueDeadlineAnswersWithoutAStep) {
 
 TEST(Scheduler, ADeadlineEndsARunningRequest) {
   SchedulerBed bed({});
-  BedRequest* request = *bed.submit({.prompt = SchedulerBed::prompt(0, 20), .max_tokens = 500,
-                                     .deadline = absl::Seconds(3)});
+  BedRequest* request = *bed.submit(
+      {.prompt = SchedulerBed::prompt(0, 20), .max_tokens = 500, .deadline = absl::Seconds(3)});
   for (int i = 0; i < 10; ++i) bed.step();
   EXPECT_GT(request->sent[0].size(), 5u);
   bed.advance_clock(absl::Seconds(3));
@@ -315,7 +296,8 @@ TEST(Scheduler, CancelInEveryStateLeaksNothing) {
       ASSERT_LT(i, 1000);
       bed.step();
     }
-    if (state == "one of three finished") bed.scheduler().end(request->sequences[1]), ++request->ended;
+    if (state == "one of three finished")
+      bed.scheduler().end(request->sequences[1]), ++request->ended;
     bed.cancel(request);
     if (other != nullptr) {
       ASSERT_TRUE(bed.run(1000));
@@ -350,7 +332,8 @@ TEST(Scheduler, ASlowReaderPausesItselfAndNobodyElse) {
   bed.advance_clock(absl::Seconds(61));
   ASSERT_TRUE(bed.run(800));
   expect_complete(*slow[0]);
-  for (size_t i = 1; i < slow.size(); ++i) EXPECT_EQ(slow[i]->end.code(), absl::StatusCode::kCancelled);
+  for (size_t i = 1; i < slow.size(); ++i)
+    EXPECT_EQ(slow[i]->end.code(), absl::StatusCode::kCancelled);
   expect_clean(bed);
 }
 
@@ -374,83 +357,6 @@ TEST(Scheduler, APausedSequenceGivesItsBlocksToAnyone) {
   expect_complete(*paused);
   EXPECT_EQ(paused->sequences[0]->preemptions, 1);
   expect_clean(bed);
-}
-
-TEST(Scheduler, APrefixIsComputedOnce) {
-  SchedulerBed bed({.blocks = 100});
-  BedRequest* first = *bed.submit({.prompt = SchedulerBed::prompt(1, 100), .max_tokens = 5});
-  ASSERT_TRUE(bed.run(100));
-  const int64_t rows = bed.scheduler().counters().prompt_rows;
-  EXPECT_EQ(rows, 100);
-  BedRequest* again = *bed.submit({.prompt = SchedulerBed::prompt(1, 100), .max_tokens = 5});
-  ASSERT_TRUE(bed.run(100));
-  EXPECT_EQ(again->sequences[0]->cached_tokens, 96);
-  EXPECT_EQ(bed.scheduler().counters().prompt_rows, rows + 4);
-  BedRequest* salted = *bed.submit({.prompt = SchedulerBed::prompt(1, 100), .max_tokens = 5,
-                                    .salt = "other"});
-  BedRequest* unshared = *bed.submit({.prompt = SchedulerBed::prompt(1, 100), .max_tokens = 5,
-                                      .use_prefix_cache = false});
-  ASSERT_TRUE(bed.run(100));
-  EXPECT_EQ(salted->sequences[0]->cached_tokens, 0);
-  EXPECT_EQ(unshared->sequences[0]->cached_tokens, 0);
-  for (const BedRequest* request : {first, again, salted, unshared}) expect_complete(*request);
-  expect_clean(bed);
-}
-
-// A prompt of whole blocks still runs its last token, in a block of its own.
-TEST(Scheduler, AHitLeavesTheLastTokenToRun) {
-  SchedulerBed bed({.blocks = 100});
-  *bed.submit({.prompt = SchedulerBed::prompt(1, 96), .max_tokens = 3});
-  ASSERT_TRUE(bed.run(100));
-  BedRequest* again = *bed.submit({.prompt = SchedulerBed::prompt(1, 96), .max_tokens = 3});
-  ASSERT_TRUE(bed.run(100));
-  EXPECT_EQ(again->sequences[0]->cached_tokens, 80);
-  expect_complete(*again);
-  expect_clean(bed);
-}
-
-TEST(Scheduler, ATaintedRequestNeverEntersThePrefixTable) {
-  SchedulerBed bed({.blocks = 100});
-  BedRequest* tainted = *bed.submit({.prompt = SchedulerBed::prompt(1, 100), .max_tokens = 40});
-  tainted->tainted = true;
-  ASSERT_TRUE(bed.run(100));
-  EXPECT_EQ(bed.blocks().cached(), 0);
-  expect_complete(*tainted);
-  expect_clean(bed);
-}
-
-// The prompt's KV may be bad until a finite row has been seen: nothing is shared before.
-TEST(Scheduler, NothingIsSharedBeforeTheFirstToken) {
-  BedConfig config{.blocks = 100};
-  config.scheduler.prefill_chunk = 32;
-  SchedulerBed bed(config);
-  BedRequest* request = *bed.submit({.prompt = SchedulerBed::prompt(1, 100), .max_tokens = 4});
-  bed.step();
-  bed.step();
-  ASSERT_EQ(request->sequences[0]->computed, 64);
-  bed.cancel(request);
-  EXPECT_EQ(bed.blocks().cached(), 0);
-  expect_clean(bed);
-}
-
-TEST(Scheduler, SequencesOfARequestShareFullBlocksAndCopyTheLast) {
-  for (const int length : {16, 40, 48}) {
-    SCOPED_TRACE(length);
-    SchedulerBed bed({.blocks = 100});
-    BedRequest* request = *bed.submit({.prompt = SchedulerBed::prompt(1, length), .max_tokens = 30,
-                                       .sequences = 4});
-    bed.step();
-    ASSERT_TRUE(request->forked);
-    EXPECT_EQ(bed.scheduler().counters().prompt_rows, length);
-    EXPECT_EQ(bed.blocks().in_use(), (length + 15) / 16);
-    bed.step();
-    // Full blocks once, and one more for each sequence.
-    EXPECT_EQ(bed.blocks().in_use(), length / 16 + 4);
-    EXPECT_EQ(bed.last_plan().copies.size(), length % 16 == 0 ? 0u : 4u);
-    ASSERT_TRUE(bed.run(100));
-    expect_complete(*request);
-    expect_clean(bed);
-  }
 }
 
 TEST(Scheduler, MicrobatchesShareTheDecodes) {
@@ -478,7 +384,8 @@ TEST(Scheduler, PreemptionsAreBounded) {
   SchedulerBed bed(config);
   std::vector<BedRequest*> requests;
   for (int i = 0; i < 12; ++i) {
-    requests.push_back(*bed.submit({.prompt = SchedulerBed::prompt(i, 3), .max_tokens = 10 + 3 * (i % 5),
+    requests.push_back(*bed.submit({.prompt = SchedulerBed::prompt(i, 3),
+                                    .max_tokens = 10 + 3 * (i % 5),
                                     .use_prefix_cache = false}));
   }
   ASSERT_TRUE(bed.run(2000));

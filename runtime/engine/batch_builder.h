@@ -1,5 +1,6 @@
 // Turns the scheduler's plan into the arrays of a StepBatch: rows in slice order, slots and block
-// tables. All arrays are planned for the model's limits, so building allocates nothing. Step thread.
+// tables. All arrays are planned for the model's limits, so building allocates nothing. Step
+// thread.
 #pragma once
 
 #include "runtime/model/step_model.h"

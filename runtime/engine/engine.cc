@@ -20,22 +20,25 @@ AdmissionLimits admission_limits(const EngineConfig& config, const EngineParts& 
 }
 
 absl::Status check_parts(const EngineParts& parts) {
-  if (parts.models.empty()) return absl::InvalidArgumentError("the engine needs at least one model");
+  if (parts.models.empty())
+    return absl::InvalidArgumentError("the engine needs at least one model");
   if (parts.kv.num_blocks < 1 || parts.kv.block_size < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the KV cache has ", parts.kv.num_blocks, " blocks of ", parts.kv.block_size,
-                     " positions, must have at least one of one"));
+    return absl::InvalidArgumentError(absl::StrCat("the KV cache has ", parts.kv.num_blocks,
+                                                   " blocks of ", parts.kv.block_size,
+                                                   " positions, must have at least one of one"));
   }
   const StepLimits& limits = parts.models[0]->limits();
-  const int smallest = std::min({limits.max_rows, limits.max_sequences, limits.max_blocks,
-                                 limits.max_logit_rows});
+  const int smallest =
+      std::min({limits.max_rows, limits.max_sequences, limits.max_blocks, limits.max_logit_rows});
   if (smallest >= 1) return absl::OkStatus();
-  return absl::InvalidArgumentError("a step must have at least one row, sequence, block and logit row");
+  return absl::InvalidArgumentError(
+      "a step must have at least one row, sequence, block and logit row");
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config, EngineParts parts) {
+absl::StatusOr<std::unique_ptr<Engine>> Engine::create(const EngineConfig& config,
+                                                       EngineParts parts) {
   RETURN_IF_ERROR(validate(config));
   RETURN_IF_ERROR(check_parts(parts));
   return std::unique_ptr<Engine>(new Engine(config, std::move(parts)));
@@ -86,7 +89,8 @@ absl::StatusOr<std::shared_ptr<TokenStream>> Engine::submit(GenerateRequest requ
   const absl::Time now = absl::Now();
   if (request.num_sequences > static_cast<int>(TokenStream::kMaxSequences)) {
     return absl::InvalidArgumentError(absl::StrCat("num_sequences is ", request.num_sequences,
-                                                   ", must be at most ", TokenStream::kMaxSequences));
+                                                   ", must be at most ",
+                                                   TokenStream::kMaxSequences));
   }
   AdmissionTicket ticket;
   RETURN_IF_ERROR(inbox_.enter(request, &ticket));

@@ -1,7 +1,7 @@
-// The real Generator: an inbox that any thread may submit to, and one step thread that owns everything
-// else. Submitting threads only check, book a place and enqueue; the step thread runs the loop and
-// sleeps on one waker when nothing can go on. Create, then start(); stop() may be called twice and ends
-// what still runs with UNAVAILABLE.
+// The real Generator: an inbox that any thread may submit to, and one step thread that owns
+// everything else. Submitting threads only check, book a place and enqueue; the step thread runs
+// the loop and sleeps on one waker when nothing can go on. Create, then start(); stop() may be
+// called twice and ends what still runs with UNAVAILABLE.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,8 @@ struct EngineParts {
 class Engine : public Generator {
  public:
   // INVALID_ARGUMENT names the setting that is out of bounds.
-  static absl::StatusOr<std::unique_ptr<Engine>> create(const EngineConfig& config, EngineParts parts);
+  static absl::StatusOr<std::unique_ptr<Engine>> create(const EngineConfig& config,
+                                                        EngineParts parts);
   ~Engine() override;
 
   // Starts the step thread, which runs a warm-up step; submit() works once status().ready.

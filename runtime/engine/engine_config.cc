@@ -16,8 +16,8 @@ absl::Status check_range(const std::string& key, int64_t value, int64_t low, int
 
 absl::Status check_positive(const std::string& key, absl::Duration value) {
   if (value >= absl::Milliseconds(1)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("engine.", key, " is ", absl::FormatDuration(value),
-                                                 ", must be at least 1ms"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("engine.", key, " is ", absl::FormatDuration(value), ", must be at least 1ms"));
 }
 
 }  // namespace
@@ -25,7 +25,8 @@ absl::Status check_positive(const std::string& key, absl::Duration value) {
 absl::Status validate(const EngineConfig& config) {
   RETURN_IF_ERROR(check_range("max_running_sequences", config.max_running_sequences, 1, 4096));
   RETURN_IF_ERROR(check_range("max_waiting_requests", config.max_waiting_requests, 0, 1000000));
-  RETURN_IF_ERROR(check_range("max_waiting_tokens", config.max_waiting_tokens, 1, int64_t{1} << 40));
+  RETURN_IF_ERROR(
+      check_range("max_waiting_tokens", config.max_waiting_tokens, 1, int64_t{1} << 40));
   RETURN_IF_ERROR(check_range("max_rows", config.max_rows, 0, 65536));
   RETURN_IF_ERROR(check_range("prefill_chunk", config.prefill_chunk, 1, 65536));
   RETURN_IF_ERROR(check_range("prefill_reserve", config.prefill_reserve, 1, 65536));

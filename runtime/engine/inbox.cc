@@ -15,7 +15,8 @@ absl::Status Inbox::enter(const GenerateRequest& request, AdmissionTicket* ticke
   if (stopped_) {
     status = absl::UnavailableError("the server has stopped; retry elsewhere");
   } else if (draining_) {
-    status = absl::UnavailableError("the server is draining and takes no new requests; retry elsewhere");
+    status =
+        absl::UnavailableError("the server is draining and takes no new requests; retry elsewhere");
   } else if (!open_) {
     status = absl::UnavailableError("not ready: " + closed_reason_);
   } else {

@@ -1,6 +1,6 @@
-// The door between the threads that submit and the step thread: a bounded queue of new requests with
-// the admission accounts under one lock, so that a refusal is immediate and does not depend on what
-// the step thread does. When it is full the caller gets RESOURCE_EXHAUSTED. Thread-safe.
+// The door between the threads that submit and the step thread: a bounded queue of new requests
+// with the admission accounts under one lock, so that a refusal is immediate and does not depend on
+// what the step thread does. When it is full the caller gets RESOURCE_EXHAUSTED. Thread-safe.
 #pragma once
 
 #include <memory>
@@ -24,12 +24,13 @@ class Inbox {
   bool deliver(std::unique_ptr<ActiveRequest> request);
 
   // Step thread.
-  void take(std::vector<std::unique_ptr<ActiveRequest>>* arrived);  // swaps; `arrived` must be empty
+  void take(
+      std::vector<std::unique_ptr<ActiveRequest>>* arrived);  // swaps; `arrived` must be empty
   void left_queue(AdmissionTicket* ticket);
   void ended(const AdmissionTicket& ticket);
 
-  void open();                              // ready: enter() works from now on
-  void close_for(const std::string& why);   // until open() it answers UNAVAILABLE with this reason
+  void open();                             // ready: enter() works from now on
+  void close_for(const std::string& why);  // until open() it answers UNAVAILABLE with this reason
   void start_drain();
   void stop();
 

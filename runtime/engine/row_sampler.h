@@ -1,5 +1,6 @@
-// From a row of logits to the next token of a sequence: the policy, the draw at the token's absolute
-// position, and the log-probabilities that were asked for. Step thread; allocates only for the latter.
+// From a row of logits to the next token of a sequence: the policy, the draw at the token's
+// absolute position, and the log-probabilities that were asked for. Step thread; allocates only for
+// the latter.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,6 @@
 // A request while the engine serves it, with its sequences: what the scheduler knows, what has been
-// committed, and the stream to the client. Built by the submitting thread, then the step thread's alone
-// (the stream aside, which both ends share).
+// committed, and the stream to the client. Built by the submitting thread, then the step thread's
+// alone (the stream aside, which both ends share).
 #pragma once
 
 #include <memory>
@@ -36,8 +36,8 @@ struct ActiveRequest : ScheduledRequest {
   AdmissionTicket ticket;
   const std::shared_ptr<TokenStream> stream;
   std::vector<std::unique_ptr<Sequence>> owned;
-  int ended = 0;                                      // sequences
-  absl::Time started_at = absl::InfiniteFuture();     // first blocks
+  int ended = 0;                                   // sequences
+  absl::Time started_at = absl::InfiniteFuture();  // first blocks
   absl::Time first_token_at = absl::InfiniteFuture();
 };
 

@@ -1,5 +1,6 @@
-// Where the step thread writes its gauges and counters and any thread reads them; also the watchdog that
-// tells a loop that works or sleeps from one that is stuck. Thread-safe; publishing allocates nothing.
+// Where the step thread writes its gauges and counters and any thread reads them; also the watchdog
+// that tells a loop that works or sleeps from one that is stuck. Thread-safe; publishing allocates
+// nothing.
 #pragma once
 
 #include <atomic>

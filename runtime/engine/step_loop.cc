@@ -16,7 +16,8 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const StepLimits& l
   SchedulerConfig result;
   result.max_running_sequences = config.max_running_sequences;
   result.microbatches = microbatches;
-  result.max_rows = config.max_rows > 0 ? std::min(config.max_rows, limits.max_rows) : limits.max_rows;
+  result.max_rows =
+      config.max_rows > 0 ? std::min(config.max_rows, limits.max_rows) : limits.max_rows;
   result.max_step_sequences = limits.max_sequences;
   result.max_logit_rows = limits.max_logit_rows;
   result.prefill_chunk = std::min(config.prefill_chunk, result.max_rows);
@@ -66,9 +67,14 @@ absl::Status StepLoop::warm_up() {
 
 absl::Status StepLoop::warm_up_one(StepModel* model, int block) {
   const absl::Time deadline = absl::Now() + config_.warm_up_timeout;
-  StepBatch batch{.tokens = {0}, .positions = {0}, .row_sequence = {0},
-                  .slots = {int64_t{block} * kv_.block_size}, .block_tables = {block},
-                  .sequences = 1, .max_blocks = 1, .logit_rows = {0}};
+  StepBatch batch{.tokens = {0},
+                  .positions = {0},
+                  .row_sequence = {0},
+                  .slots = {int64_t{block} * kv_.block_size},
+                  .block_tables = {block},
+                  .sequences = 1,
+                  .max_blocks = 1,
+                  .logit_rows = {0}};
   RETURN_IF_ERROR(model->begin(batch, waker_));
   while (true) {
     ASSIGN_OR_RETURN(const StepModel::Progress progress, model->advance());
@@ -144,9 +150,9 @@ bool StepLoop::end_cancelled_and_late(absl::Time now) {
         break;
       case ExpiryKind::kReaderTimeout:
         end_request(request, FinishReason::kCancelled,
-                    absl::CancelledError(absl::StrCat(
-                        "the client read nothing for ", absl::FormatDuration(config_.reader_timeout),
-                        " while its stream was full")));
+                    absl::CancelledError(absl::StrCat("the client read nothing for ",
+                                                      absl::FormatDuration(config_.reader_timeout),
+                                                      " while its stream was full")));
         break;
     }
   }

@@ -1,7 +1,7 @@
 // What the step thread does, turn by turn: take in new requests, end what was cancelled or is late,
-// give blocks to who waits, start a step on every idle microbatch, drive the busy ones, and turn their
-// logits into committed tokens. It never waits; a turn that could do nothing says until when to sleep.
-// It owns requests, sequences, KV blocks and models. One thread.
+// give blocks to who waits, start a step on every idle microbatch, drive the busy ones, and turn
+// their logits into committed tokens. It never waits; a turn that could do nothing says until when
+// to sleep. It owns requests, sequences, KV blocks and models. One thread.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// What becomes of a step's logits: rows that are not finite, sequences that part after a shared prompt,
-// committed tokens, and the end of sequences and requests.
+// What becomes of a step's logits: rows that are not finite, sequences that part after a shared
+// prompt, committed tokens, and the end of sequences and requests.
 #include <algorithm>
 #include <utility>
 
@@ -58,8 +58,8 @@ void StepLoop::take_logits(const StepSlice& slice, std::span<const float> row, a
   next_token(request, sequence, row, now);
 }
 
-// The first time the row runs once more alone, which tells a bad model from a bad neighbourhood; then the
-// request ends. Nothing is ever drawn from such a row and its KV is never shared.
+// The first time the row runs once more alone, which tells a bad model from a bad neighbourhood;
+// then the request ends. Nothing is ever drawn from such a row and its KV is never shared.
 void StepLoop::row_not_finite(const StepSlice& slice, bool again) {
   auto* request = static_cast<ActiveRequest*>(slice.sequence->request);
   ++counts_.nonfinite_rows;
@@ -70,10 +70,10 @@ void StepLoop::row_not_finite(const StepSlice& slice, bool again) {
   }
   const int position = slice.start + slice.count - 1;
   end_request(request, FinishReason::kError,
-              absl::InternalError(absl::StrCat(
-                  "non-finite logits after position ", position, " of sequence ",
-                  slice.sequence->sample_index, "; computed again alone the row was ",
-                  again ? "non-finite too" : "finite")));
+              absl::InternalError(absl::StrCat("non-finite logits after position ", position,
+                                               " of sequence ", slice.sequence->sample_index,
+                                               "; computed again alone the row was ",
+                                               again ? "non-finite too" : "finite")));
 }
 
 void StepLoop::fork_siblings(ActiveRequest* request, const Sequence& first) {
@@ -99,7 +99,8 @@ bool StepLoop::next_token(ActiveRequest* request, Sequence* sequence, std::span<
 }
 
 // Pushes an event; one with a finish also ends the sequence, and the last of those the stream.
-void StepLoop::deliver(ActiveRequest* request, Sequence* sequence, TokenEvent event, absl::Time now) {
+void StepLoop::deliver(ActiveRequest* request, Sequence* sequence, TokenEvent event,
+                       absl::Time now) {
   const bool ends = event.finish != FinishReason::kNone;
   if (ends) {
     event.usage.cached_prompt_tokens = std::min(sequence->cached_tokens, event.usage.prompt_tokens);

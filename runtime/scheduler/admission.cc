@@ -9,15 +9,15 @@ absl::Status Admission::enter(int sequences, int64_t tokens, int64_t max_positio
                               AdmissionTicket* ticket) {
   if (absl::Status fits = check_fits(max_positions); !fits.ok()) return fits;
   if (sequences > limits_.max_running_sequences) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("num_sequences is ", sequences, " but at most ", limits_.max_running_sequences,
-                     " sequences run at a time"));
+    return absl::ResourceExhaustedError(absl::StrCat("num_sequences is ", sequences,
+                                                     " but at most ", limits_.max_running_sequences,
+                                                     " sequences run at a time"));
   }
   const bool waits = live_sequences_ + sequences > limits_.max_running_sequences;
   if (waits && waiting_requests_ >= limits_.max_waiting_requests) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the queue is full: ", waiting_requests_, " of ", limits_.max_waiting_requests,
-        " requests are waiting; retry later"));
+    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", waiting_requests_,
+                                                     " of ", limits_.max_waiting_requests,
+                                                     " requests are waiting; retry later"));
   }
   if (waits && waiting_requests_ > 0 && waiting_tokens_ + tokens > limits_.max_waiting_tokens) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -52,14 +52,14 @@ void Admission::ended(const AdmissionTicket& ticket) {
 absl::Status Admission::check_fits(int64_t max_positions) const {
   const int64_t needed = (max_positions + limits_.block_size - 1) / limits_.block_size;
   if (needed > limits_.kv_blocks) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "prompt and max_tokens need ", needed, " KV blocks of ", limits_.block_size,
-        " positions but the cache has ", limits_.kv_blocks));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("prompt and max_tokens need ", needed, " KV blocks of ", limits_.block_size,
+                     " positions but the cache has ", limits_.kv_blocks));
   }
   if (needed > limits_.max_blocks_per_sequence) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "prompt and max_tokens need ", needed, " KV blocks of ", limits_.block_size,
-        " positions but one sequence may hold ", limits_.max_blocks_per_sequence));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("prompt and max_tokens need ", needed, " KV blocks of ", limits_.block_size,
+                     " positions but one sequence may hold ", limits_.max_blocks_per_sequence));
   }
   return absl::OkStatus();
 }

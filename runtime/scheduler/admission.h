@@ -1,6 +1,7 @@
-// Says at once whether a new request is taken in: the queue is bounded by requests and by prompt tokens,
-// and what can never fit the KV cache is refused with the numbers. Plain logic without a lock; the
-// engine calls it under the lock of its inbox, so that the answer does not depend on the step thread.
+// Says at once whether a new request is taken in: the queue is bounded by requests and by prompt
+// tokens, and what can never fit the KV cache is refused with the numbers. Plain logic without a
+// lock; the engine calls it under the lock of its inbox, so that the answer does not depend on the
+// step thread.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ class Admission {
  public:
   explicit Admission(const AdmissionLimits& limits) : limits_(limits) {}
 
-  // `tokens`: known at the start (prompt and resumed); `max_positions`: KV positions one sequence can
-  // come to need. RESOURCE_EXHAUSTED names the bound and both numbers.
+  // `tokens`: known at the start (prompt and resumed); `max_positions`: KV positions one sequence
+  // can come to need. RESOURCE_EXHAUSTED names the bound and both numbers.
   absl::Status enter(int sequences, int64_t tokens, int64_t max_positions, AdmissionTicket* ticket);
   // The request got its first blocks, or ended in the queue.
   void left_queue(AdmissionTicket* ticket);

@@ -114,7 +114,8 @@ void KvBlocks::clear_prefixes() {
 uint64_t KvBlocks::hash_of(PrefixChain parent, const PrefixSalt& salt,
                            std::span<const int32_t> tokens) const {
   uint64_t seed = parent;
-  if (parent == 0 && salt != nullptr && !salt->empty()) seed = XXH3_64bits(salt->data(), salt->size());
+  if (parent == 0 && salt != nullptr && !salt->empty())
+    seed = XXH3_64bits(salt->data(), salt->size());
   return XXH3_64bits_withSeed(tokens.data(), tokens.size_bytes(), seed) & hash_mask_;
 }
 
@@ -132,11 +133,13 @@ int KvBlocks::find(uint64_t hash, PrefixChain parent, const PrefixSalt& salt,
 }
 
 std::span<int32_t> KvBlocks::tokens_of(int block) {
-  return {tokens_.data() + static_cast<size_t>(block) * block_size_, static_cast<size_t>(block_size_)};
+  return {tokens_.data() + static_cast<size_t>(block) * block_size_,
+          static_cast<size_t>(block_size_)};
 }
 
 std::span<const int32_t> KvBlocks::tokens_of(int block) const {
-  return {tokens_.data() + static_cast<size_t>(block) * block_size_, static_cast<size_t>(block_size_)};
+  return {tokens_.data() + static_cast<size_t>(block) * block_size_,
+          static_cast<size_t>(block_size_)};
 }
 
 void KvBlocks::remove_from_table(int block) {

@@ -1,7 +1,7 @@
-// The paged KV cache's accounts: which blocks are free, held by sequences (with a count of holders), or
-// cached, that is, hold a committed prefix that nobody uses now and that may be found again or evicted,
-// least recently used first. It knows block numbers and token ids, never bytes. Step thread only; all
-// memory is planned at construction.
+// The paged KV cache's accounts: which blocks are free, held by sequences (with a count of
+// holders), or cached, that is, hold a committed prefix that nobody uses now and that may be found
+// again or evicted, least recently used first. It knows block numbers and token ids, never bytes.
+// Step thread only; all memory is planned at construction.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace brigade::runtime {
 
-// Prefixes are shared only between equal salts; null is the empty salt. A pointer, so that keeping it
-// with a block never copies the text.
+// Prefixes are shared only between equal salts; null is the empty salt. A pointer, so that keeping
+// it with a block never copies the text.
 using PrefixSalt = std::shared_ptr<const std::string>;
 
-// Names the content of a whole prefix, not a place: equal chains mean equal salts and equal token ids
-// from position 0 on. 0 is the empty prefix. Never reused.
+// Names the content of a whole prefix, not a place: equal chains mean equal salts and equal token
+// ids from position 0 on. 0 is the empty prefix. Never reused.
 using PrefixChain = uint64_t;
 
 class KvBlocks {
@@ -35,8 +35,8 @@ class KvBlocks {
   // Blocks that `positions` positions need.
   int blocks_for(int positions) const { return (positions + block_size_ - 1) / block_size_; }
 
-  // A block with one holder and no content; -1 when all are held. Evicts a cached prefix when nothing
-  // is free.
+  // A block with one holder and no content; -1 when all are held. Evicts a cached prefix when
+  // nothing is free.
   int allocate();
   void hold(int block);     // one holder more; the block must be held already
   void release(int block);  // one holder less; broken invariant when nobody holds it
@@ -44,12 +44,13 @@ class KvBlocks {
   bool writable(int block) const;
   int holders(int block) const { return blocks_[block].holders; }
 
-  // Longest committed prefix of `tokens`, whole blocks, at most `max_blocks`; token ids are compared.
-  // Appends the blocks to `found`, each held once more; returns its chain.
+  // Longest committed prefix of `tokens`, whole blocks, at most `max_blocks`; token ids are
+  // compared. Appends the blocks to `found`, each held once more; returns its chain.
   PrefixChain match(const PrefixSalt& salt, std::span<const int32_t> tokens, int max_blocks,
                     std::vector<int>* found);
-  // Enters a held block with block_size committed `tokens` that follow `parent`. When the same prefix
-  // is already there the block stays private. Returns the chain of the longer prefix either way.
+  // Enters a held block with block_size committed `tokens` that follow `parent`. When the same
+  // prefix is already there the block stays private. Returns the chain of the longer prefix either
+  // way.
   PrefixChain commit(int block, PrefixChain parent, const PrefixSalt& salt,
                      std::span<const int32_t> tokens);
   // Forgets every prefix; held blocks stay held.
@@ -63,13 +64,14 @@ class KvBlocks {
     int holders = 0;
     bool in_table = false;
     PrefixChain chain = 0, parent = 0;
-    PrefixSalt salt;               // first blocks only
-    int bucket_next = -1;          // next block of the same bucket
+    PrefixSalt salt;                   // first blocks only
+    int bucket_next = -1;              // next block of the same bucket
     int lru_prev = -1, lru_next = -1;  // only while cached
     uint64_t hash = 0;
   };
 
-  uint64_t hash_of(PrefixChain parent, const PrefixSalt& salt, std::span<const int32_t> tokens) const;
+  uint64_t hash_of(PrefixChain parent, const PrefixSalt& salt,
+                   std::span<const int32_t> tokens) const;
   int find(uint64_t hash, PrefixChain parent, const PrefixSalt& salt,
            std::span<const int32_t> tokens) const;
   std::span<int32_t> tokens_of(int block);
@@ -81,9 +83,9 @@ class KvBlocks {
   const int block_size_;
   const uint64_t hash_mask_;
   std::vector<Block> blocks_;
-  std::vector<int32_t> tokens_;   // [blocks, block_size]
+  std::vector<int32_t> tokens_;  // [blocks, block_size]
   std::vector<int> free_;
-  std::vector<int> buckets_;      // first block of a bucket, or -1
+  std::vector<int> buckets_;  // first block of a bucket, or -1
   int lru_first_ = -1, lru_last_ = -1;
   int cached_ = 0;
   PrefixChain last_chain_ = 0;

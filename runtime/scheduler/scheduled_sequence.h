@@ -1,5 +1,5 @@
-// What the scheduler knows of a request and its sequences: token ids, KV blocks and where each stands.
-// The engine's own request and sequence derive from these. Step thread only.
+// What the scheduler knows of a request and its sequences: token ids, KV blocks and where each
+// stands. The engine's own request and sequence derive from these. Step thread only.
 #pragma once
 
 #include <cstddef>
@@ -23,17 +23,17 @@ enum class SequenceState {
 struct ScheduledSequence {
   ScheduledRequest* request = nullptr;
   int sample_index = 0;
-  std::vector<int32_t> tokens;     // prompt and what has been committed; never shrinks
-  std::vector<int> blocks;         // logical to physical
-  int computed = 0;                // positions whose KV is in the blocks
-  int committed_blocks = 0;        // leading blocks that went through the prefix table
-  PrefixChain chain = 0;           // of those
+  std::vector<int32_t> tokens;  // prompt and what has been committed; never shrinks
+  std::vector<int> blocks;      // logical to physical
+  int computed = 0;             // positions whose KV is in the blocks
+  int committed_blocks = 0;     // leading blocks that went through the prefix table
+  PrefixChain chain = 0;        // of those
   SequenceState state = SequenceState::kQueued;
-  bool in_flight = false;          // part of a step that has not ended; its blocks must stay
-  bool run_alone = false;          // its next step holds nothing else
+  bool in_flight = false;  // part of a step that has not ended; its blocks must stay
+  bool run_alone = false;  // its next step holds nothing else
   int preemptions = 0;
-  int cached_tokens = 0;           // of the prompt, found in the prefix table at the first start
-  int64_t last_step = 0;           // number of the last step it took part in
+  int cached_tokens = 0;  // of the prompt, found in the prefix table at the first start
+  int64_t last_step = 0;  // number of the last step it took part in
   absl::Time paused_since = absl::InfiniteFuture();  // no room in the stream since then
 
   int remaining() const { return static_cast<int>(tokens.size()) - computed; }
@@ -41,17 +41,17 @@ struct ScheduledSequence {
 };
 
 struct ScheduledRequest {
-  int64_t number = 0;              // age: set by the scheduler, ascending
+  int64_t number = 0;  // age: set by the scheduler, ascending
   absl::Time submitted = absl::InfinitePast();
   absl::Time deadline = absl::InfiniteFuture();
   PrefixSalt salt;
   bool use_prefix_cache = true;
-  bool tainted = false;            // its KV must never be shared
-  int max_positions = 0;           // KV positions a sequence can come to need
-  size_t room = 0;                 // events the stream takes now; the owner refreshes it
-  size_t events_in_flight = 0;     // events that steps in flight will push
+  bool tainted = false;         // its KV must never be shared
+  int max_positions = 0;        // KV positions a sequence can come to need
+  size_t room = 0;              // events the stream takes now; the owner refreshes it
+  size_t events_in_flight = 0;  // events that steps in flight will push
   bool started = false;
-  bool forked = false;             // sequences 1.. have parted from sequence 0
+  bool forked = false;                        // sequences 1.. have parted from sequence 0
   std::vector<ScheduledSequence*> sequences;  // owned by the engine's request
 };
 

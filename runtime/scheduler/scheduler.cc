@@ -90,13 +90,13 @@ bool Scheduler::protected_from_preemption(const ScheduledSequence& sequence) con
 }
 
 int Scheduler::active_sequences() const {
-  return static_cast<int>(std::count_if(running_.begin(), running_.end(),
-                                        [](const auto* s) { return !s->paused(); }));
+  return static_cast<int>(
+      std::count_if(running_.begin(), running_.end(), [](const auto* s) { return !s->paused(); }));
 }
 
-// Blocks for every known token, a found prefix among them; for a sequence that was preempted often, all
-// that it can come to need. Beyond those, one block is left to each sequence that runs already, since it
-// would take it back soon.
+// Blocks for every known token, a found prefix among them; for a sequence that was preempted often,
+// all that it can come to need. Beyond those, one block is left to each sequence that runs already,
+// since it would take it back soon.
 bool Scheduler::take_blocks(ScheduledSequence* sequence) {
   CHECK(sequence->blocks.empty());
   const ScheduledRequest& request = *sequence->request;
@@ -154,8 +154,8 @@ void Scheduler::preempt(ScheduledSequence* victim) {
   insert_by_age(&preempted_, victim);
 }
 
-// Whose blocks to take for `taker` (null: for a sequence that waits): the youngest paused one, else the
-// youngest that is younger than the taker.
+// Whose blocks to take for `taker` (null: for a sequence that waits): the youngest paused one, else
+// the youngest that is younger than the taker.
 ScheduledSequence* Scheduler::find_victim(const ScheduledSequence* taker) const {
   for (const bool paused : {true, false}) {
     if (!paused && taker == nullptr) break;

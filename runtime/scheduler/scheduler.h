@@ -1,11 +1,12 @@
-// Decides who runs: admits waiting sequences while KV blocks last, plans each step under a row budget,
-// takes blocks from the youngest when they run out, and names what has waited too long. Pure logic: no
-// thread, no clock (the time is an argument), no model. Called by the step thread only.
+// Decides who runs: admits waiting sequences while KV blocks last, plans each step under a row
+// budget, takes blocks from the youngest when they run out, and names what has waited too long.
+// Pure logic: no thread, no clock (the time is an argument), no model. Called by the step thread
+// only.
 //
 // Order. Admission is first come, first served; sequences that gave their blocks back come first. A
-// sequence loses its blocks only to an older one, or while its reader is slow; after max_preemptions
-// it comes back with every block it can come to need and is left alone. So the oldest always gets on and
-// each is preempted a bounded number of times.
+// sequence loses its blocks only to an older one, or while its reader is slow; after
+// max_preemptions it comes back with every block it can come to need and is left alone. So the
+// oldest always gets on and each is preempted a bounded number of times.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +21,12 @@ namespace brigade::runtime {
 
 struct SchedulerConfig {
   int max_running_sequences = 64;
-  int microbatches = 1;          // steps in flight at a time
-  int max_rows = 256;            // rows of one step
-  int max_step_sequences = 64;   // sequences of one step
-  int max_logit_rows = 64;       // of one step
-  int prefill_chunk = 128;       // rows of one sequence in one step
-  int prefill_reserve = 64;      // rows that decodes leave to prefill while any waits
+  int microbatches = 1;         // steps in flight at a time
+  int max_rows = 256;           // rows of one step
+  int max_step_sequences = 64;  // sequences of one step
+  int max_logit_rows = 64;      // of one step
+  int prefill_chunk = 128;      // rows of one sequence in one step
+  int prefill_reserve = 64;     // rows that decodes leave to prefill while any waits
   int max_preemptions = 4;
   absl::Duration queue_timeout = absl::Minutes(10);
   absl::Duration reader_timeout = absl::Seconds(60);
@@ -42,7 +43,7 @@ struct SchedulerCounters {
   int64_t preemptions = 0;
   int64_t prefix_hit_tokens = 0;
   int64_t paused_for_reader = 0;
-  int64_t mixed_steps = 0;        // decodes and prefill together
+  int64_t mixed_steps = 0;  // decodes and prefill together
   int64_t prompt_rows = 0;
   int max_sequences_in_step = 0;
 };
@@ -52,11 +53,11 @@ class Scheduler {
   // `blocks` must outlive the scheduler.
   Scheduler(const SchedulerConfig& config, KvBlocks* blocks);
 
-  // Takes a request with its sequences set up (tokens known, room filled in) into the queue. It must
-  // stay in place until leave().
+  // Takes a request with its sequences set up (tokens known, room filled in) into the queue. It
+  // must stay in place until leave().
   void enqueue(ScheduledRequest* request);
-  // Gives blocks to waiting sequences, oldest first. Appends the requests that now start. `now` dates
-  // pauses here and below.
+  // Gives blocks to waiting sequences, oldest first. Appends the requests that now start. `now`
+  // dates pauses here and below.
   void admit(absl::Time now, std::vector<ScheduledRequest*>* started);
   // The next step of one microbatch; empty when nothing can run.
   void plan_step(absl::Time now, StepPlan* plan);
@@ -108,11 +109,11 @@ class Scheduler {
 
   const SchedulerConfig config_;
   KvBlocks* const blocks_;
-  std::vector<ScheduledRequest*> requests_;    // all that have not left
-  std::vector<ScheduledRequest*> queue_;       // not started, oldest first
-  std::vector<ScheduledSequence*> preempted_;  // oldest first
-  std::vector<ScheduledSequence*> running_;    // oldest first
-  int unforked_siblings_ = 0;                  // of started requests: places kept for them
+  std::vector<ScheduledRequest*> requests_;             // all that have not left
+  std::vector<ScheduledRequest*> queue_;                // not started, oldest first
+  std::vector<ScheduledSequence*> preempted_;           // oldest first
+  std::vector<ScheduledSequence*> running_;             // oldest first
+  int unforked_siblings_ = 0;                           // of started requests: places kept for them
   std::vector<ScheduledSequence*> decodes_, prefills_;  // scratch of plan_step
   int64_t last_number_ = 0;
   SchedulerCounters counters_;

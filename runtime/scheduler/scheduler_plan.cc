@@ -1,5 +1,6 @@
-// How one step is put together: decodes first, then prefill chunks in what rows are left, each in the
-// order of who waited longest, so that neither a flood of streams nor a long prompt starves the other.
+// How one step is put together: decodes first, then prefill chunks in what rows are left, each in
+// the order of who waited longest, so that neither a flood of streams nor a long prompt starves the
+// other.
 #include <algorithm>
 
 #include "kernels/core/check.h"
@@ -108,7 +109,8 @@ bool Scheduler::plan_alone(StepPlan* plan) {
 
 // Adds the sequence's next rows. False, with nothing changed but perhaps victims preempted, when it
 // cannot run in this step.
-bool Scheduler::plan_slice(ScheduledSequence* sequence, int most_rows, Budget* budget, StepPlan* plan) {
+bool Scheduler::plan_slice(ScheduledSequence* sequence, int most_rows, Budget* budget,
+                           StepPlan* plan) {
   // It may have lost its blocks to one planned before it.
   if (sequence->state != SequenceState::kRunning) return false;
   int count = std::min({sequence->remaining(), most_rows, budget->rows});
@@ -122,8 +124,11 @@ bool Scheduler::plan_slice(ScheduledSequence* sequence, int most_rows, Budget* b
   // Another sequence of the request may just have been promised the last room.
   if (request->room < request->events_in_flight + static_cast<size_t>(events)) return false;
   if (!make_writable(sequence, sequence->computed, count, plan)) return false;
-  plan->slices.push_back({.sequence = sequence, .start = sequence->computed, .count = count,
-                          .wants_logits = wants_logits, .events = events});
+  plan->slices.push_back({.sequence = sequence,
+                          .start = sequence->computed,
+                          .count = count,
+                          .wants_logits = wants_logits,
+                          .events = events});
   sequence->in_flight = true;
   request->events_in_flight += static_cast<size_t>(events);
   plan->rows += count;
@@ -136,8 +141,8 @@ bool Scheduler::plan_slice(ScheduledSequence* sequence, int most_rows, Budget* b
   return true;
 }
 
-// Sees to it that positions [first, first + count) have blocks that nobody else reads. Only the first
-// block can be shared: a partial one, after sequences of a request have parted.
+// Sees to it that positions [first, first + count) have blocks that nobody else reads. Only the
+// first block can be shared: a partial one, after sequences of a request have parted.
 bool Scheduler::make_writable(ScheduledSequence* sequence, int first, int count, StepPlan* plan) {
   const int size = blocks_->block_size();
   const int last_block = (first + count - 1) / size;

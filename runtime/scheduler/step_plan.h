@@ -1,5 +1,6 @@
-// What one microbatch computes next: slices of sequences and the block copies that must come before.
-// Filled by the scheduler, turned into a StepBatch by the engine. Reused, so planning allocates nothing.
+// What one microbatch computes next: slices of sequences and the block copies that must come
+// before. Filled by the scheduler, turned into a StepBatch by the engine. Reused, so planning
+// allocates nothing.
 #pragma once
 
 #include <vector>

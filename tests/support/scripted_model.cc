@@ -32,7 +32,9 @@ int32_t scripted_argmax(std::span<const int32_t> tokens, int vocab) {
 }
 
 ScriptedModel::ScriptedModel(ScriptedWorld* world, int vocab, const runtime::StepLimits& limits)
-    : world_(world), vocab_(vocab), limits_(limits),
+    : world_(world),
+      vocab_(vocab),
+      limits_(limits),
       logits_(static_cast<size_t>(limits.max_logit_rows) * vocab) {}
 
 absl::Status ScriptedModel::begin(const runtime::StepBatch& batch, kernels::Waker* waker) {
@@ -53,12 +55,13 @@ void ScriptedModel::check_shape() const {
   const runtime::StepBatch& batch = *batch_;
   const size_t rows = batch.tokens.size();
   const bool fits = rows > 0 && batch.rows() <= limits_.max_rows &&
-                    batch.sequences <= limits_.max_sequences && batch.max_blocks <= limits_.max_blocks &&
+                    batch.sequences <= limits_.max_sequences &&
+                    batch.max_blocks <= limits_.max_blocks &&
                     batch.logit_rows.size() <= static_cast<size_t>(limits_.max_logit_rows);
   const bool agrees = batch.positions.size() == rows && batch.row_sequence.size() == rows &&
                       batch.slots.size() == rows &&
-                      batch.block_tables.size() ==
-                          static_cast<size_t>(batch.sequences) * static_cast<size_t>(batch.max_blocks);
+                      batch.block_tables.size() == static_cast<size_t>(batch.sequences) *
+                                                       static_cast<size_t>(batch.max_blocks);
   if (!fits) world_->report("a step is larger than the limits");
   if (!agrees) world_->report("the arrays of a step disagree in length");
   if (!std::is_sorted(batch.logit_rows.begin(), batch.logit_rows.end())) {

@@ -1,7 +1,7 @@
-// A StepModel whose logits are a pure function of a sequence's tokens, so that tests know every answer
-// in advance, and which watches KV discipline through a ShadowKv shared by all microbatches. Faults
-// (NaN, errors, waiting, a frozen step) are injected by its options. The step thread drives it; `faults`
-// may be changed from any thread.
+// A StepModel whose logits are a pure function of a sequence's tokens, so that tests know every
+// answer in advance, and which watches KV discipline through a ShadowKv shared by all microbatches.
+// Faults (NaN, errors, waiting, a frozen step) are injected by its options. The step thread drives
+// it; `faults` may be changed from any thread.
 #pragma once
 
 #include <atomic>
@@ -20,15 +20,16 @@ namespace brigade::tests {
 
 // Shared by the microbatches of one engine.
 struct ScriptedWorld {
-  ScriptedWorld(int num_blocks, int block_size) : kv(num_blocks, block_size), block_size(block_size) {}
+  ScriptedWorld(int num_blocks, int block_size)
+      : kv(num_blocks, block_size), block_size(block_size) {}
   ShadowKv kv;
   const int block_size;
   // From any thread:
-  std::atomic<int> nan_token{-1};        // a context with this token gives NaN logits
-  std::atomic<int> infinity_token{-1};   // ... +Inf in one place
-  std::atomic<int> error_token{-1};      // a step with this token in it fails
-  std::atomic<int> waits{0};             // kWaiting answers per step before kDone
-  std::atomic<bool> frozen{false};       // advance() says kWaiting and wakes nobody
+  std::atomic<int> nan_token{-1};       // a context with this token gives NaN logits
+  std::atomic<int> infinity_token{-1};  // ... +Inf in one place
+  std::atomic<int> error_token{-1};     // a step with this token in it fails
+  std::atomic<int> waits{0};            // kWaiting answers per step before kDone
+  std::atomic<bool> frozen{false};      // advance() says kWaiting and wakes nobody
   // Written by the step thread:
   std::atomic<int64_t> steps{0}, rows{0}, largest_step{0}, copies{0}, lone_nan_steps{0};
   // First breach of KV discipline; empty when there was none.

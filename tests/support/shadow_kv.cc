@@ -37,7 +37,8 @@ uint64_t ShadowKv::write(std::span<const int32_t> block_table, int position, int
                          std::string* problem) {
   const size_t index = static_cast<size_t>(position / block_size_);
   const int64_t block = index < block_table.size() ? block_table[index] : -1;
-  return write_slot(block * block_size_ + position % block_size_, block_table, position, token, problem);
+  return write_slot(block * block_size_ + position % block_size_, block_table, position, token,
+                    problem);
 }
 
 uint64_t ShadowKv::write_slot(int64_t slot, std::span<const int32_t> block_table, int position,
@@ -50,16 +51,16 @@ uint64_t ShadowKv::write_slot(int64_t slot, std::span<const int32_t> block_table
     if (earlier->position == p && earlier->prefix == prefix) continue;
     *problem = "position " + std::to_string(position) + " reads position " + std::to_string(p) +
                ", whose slot " +
-               (earlier->position < 0 ? "is unwritten"
-                                      : "holds position " + std::to_string(earlier->position) +
-                                            " or another prefix");
+               (earlier->position < 0
+                    ? "is unwritten"
+                    : "holds position " + std::to_string(earlier->position) + " or another prefix");
     return 0;
   }
   const Slot* own = find(block_table, position, problem);
   if (own == nullptr) return 0;
   if (own != slots_.data() + slot) {
-    *problem = "position " + std::to_string(position) + " is written to slot " + std::to_string(slot) +
-               ", which is not in its block table";
+    *problem = "position " + std::to_string(position) + " is written to slot " +
+               std::to_string(slot) + ", which is not in its block table";
     return 0;
   }
   prefix = extend_prefix(prefix, token);

@@ -1,6 +1,6 @@
-// A stand-in for the KV cache that remembers, for every slot, which token at which position after which
-// prefix was written there. Reading a slot that is unwritten, stale or of another prefix is reported in
-// a sentence. Used by the scripted model and by the scheduler's tests; one thread.
+// A stand-in for the KV cache that remembers, for every slot, which token at which position after
+// which prefix was written there. Reading a slot that is unwritten, stale or of another prefix is
+// reported in a sentence. Used by the scripted model and by the scheduler's tests; one thread.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ class ShadowKv {
   ShadowKv(int num_blocks, int block_size);
 
   // Writes `token` at `position` of the sequence with this block table, after checking that every
-  // earlier position holds one unbroken prefix. Returns the hash of the prefix up to this token, or 0
-  // with *problem set.
+  // earlier position holds one unbroken prefix. Returns the hash of the prefix up to this token, or
+  // 0 with *problem set.
   uint64_t write(std::span<const int32_t> block_table, int position, int32_t token,
                  std::string* problem);
   // As write(), with the slot that the caller thinks is right.
-  uint64_t write_slot(int64_t slot, std::span<const int32_t> block_table, int position, int32_t token,
-                      std::string* problem);
+  uint64_t write_slot(int64_t slot, std::span<const int32_t> block_table, int position,
+                      int32_t token, std::string* problem);
   // Is `token` among positions 0..position?
   bool holds(std::span<const int32_t> block_table, int position, int32_t token) const;
   void copy_block(int from, int to);

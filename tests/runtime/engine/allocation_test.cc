@@ -1,5 +1,5 @@
-// A decode step allocates nothing: every operator new on the step thread is counted over 100 steps of
-// a few streams, greedy and sampled, with penalties.
+// A decode step allocates nothing: every operator new on the step thread is counted over 100 steps
+// of a few streams, greedy and sampled, with penalties.
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -50,8 +50,8 @@ TEST(Allocation, AHundredDecodeStepsAllocateNothing) {
   constexpr int kVocab = 97;
   ScriptedWorld world(200, 16);
   runtime::EngineParts parts;
-  const runtime::StepLimits limits{.max_rows = 64, .max_sequences = 16, .max_blocks = 64,
-                                   .max_logit_rows = 16};
+  const runtime::StepLimits limits{
+      .max_rows = 64, .max_sequences = 16, .max_blocks = 64, .max_logit_rows = 16};
   parts.models.push_back(std::make_unique<CountingModel>(&world, kVocab, limits));
   parts.kv = {.block_size = 16, .num_blocks = 200, .bytes_per_block = 1};
   runtime::EngineConfig config;
@@ -68,7 +68,8 @@ TEST(Allocation, AHundredDecodeStepsAllocateNothing) {
     request.cache_salt = "a salt that is too long to be kept inside a string object";
     streams.push_back(*engine->submit(request));
   }
-  for (const auto& stream : streams) EXPECT_EQ(read_answer(*stream, 1).samples[0].tokens.size(), 200u);
+  for (const auto& stream : streams)
+    EXPECT_EQ(read_answer(*stream, 1).samples[0].tokens.size(), 200u);
   EXPECT_GE(world.steps, kFirstCounted + kCountedSteps);
   EXPECT_EQ(allocations, 0);
   engine->stop();

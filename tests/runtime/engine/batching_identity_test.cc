@@ -1,6 +1,6 @@
-// Whatever shares a step with a request, however its prompt is cut, wherever its blocks come from and
-// however often they are taken away: its tokens and log-probability bits are the same. Over the scripted
-// model, whose logits depend on the sequence alone, so any difference is the engine's.
+// Whatever shares a step with a request, however its prompt is cut, wherever its blocks come from
+// and however often they are taken away: its tokens and log-probability bits are the same. Over the
+// scripted model, whose logits depend on the sequence alone, so any difference is the engine's.
 #include <random>
 
 #include "gtest/gtest.h"
@@ -78,7 +78,8 @@ TEST(BatchingIdentity, AnswersDoNotDependOnCircumstances) {
     for (size_t i = 0; i < streams.size(); ++i) {
       const Answer answer = read_answer(*streams[i], requests[asked[i]].num_sequences);
       ASSERT_TRUE(answer.status.ok()) << answer.status;
-      ASSERT_EQ(answer.fingerprint(), expected[asked[i]]) << "round " << round << " probe " << asked[i];
+      ASSERT_EQ(answer.fingerprint(), expected[asked[i]])
+          << "round " << round << " probe " << asked[i];
     }
     ASSERT_EQ(bed.leak(), "");
     const runtime::GeneratorStatus status = bed.engine().status();

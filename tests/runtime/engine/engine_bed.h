@@ -1,5 +1,6 @@
-// A real engine with its step thread over scripted models, and the few calls that tests need: build,
-// ask, read an answer to its end. Answers carry everything that must not depend on circumstances.
+// A real engine with its step thread over scripted models, and the few calls that tests need:
+// build, ask, read an answer to its end. Answers carry everything that must not depend on
+// circumstances.
 #pragma once
 
 #include <functional>
@@ -16,8 +17,8 @@ namespace brigade::tests {
 
 struct EngineBedConfig {
   runtime::EngineConfig engine;
-  runtime::StepLimits limits{.max_rows = 64, .max_sequences = 32, .max_blocks = 64,
-                             .max_logit_rows = 32};
+  runtime::StepLimits limits{
+      .max_rows = 64, .max_sequences = 32, .max_blocks = 64, .max_logit_rows = 32};
   int microbatches = 1;
   int blocks = 200;
   int block_size = 4;
@@ -50,7 +51,8 @@ class EngineBed {
 
   runtime::Engine& engine() { return *engine_; }
   ScriptedWorld& world() { return world_; }
-  absl::StatusOr<std::shared_ptr<runtime::TokenStream>> submit(const runtime::GenerateRequest& request);
+  absl::StatusOr<std::shared_ptr<runtime::TokenStream>> submit(
+      const runtime::GenerateRequest& request);
   Answer generate(const runtime::GenerateRequest& request);
   // Everything is back where it was: no request, no block in use, no KV read out of order.
   std::string leak();

@@ -37,8 +37,8 @@ TEST(Engine, EosEndsASequence) {
   const std::vector<int32_t> tokens = greedy_answer(some_prompt(3, 5), 40);
   EngineBed bed({.eos_tokens = {tokens[6]}});
   const Answer answer = bed.generate(request_of(some_prompt(3, 5), 40));
-  const size_t first = static_cast<size_t>(
-      std::find(tokens.begin(), tokens.end(), tokens[6]) - tokens.begin());
+  const size_t first =
+      static_cast<size_t>(std::find(tokens.begin(), tokens.end(), tokens[6]) - tokens.begin());
   EXPECT_EQ(answer.samples[0].tokens.size(), first + 1);
   EXPECT_EQ(answer.samples[0].finish, FinishReason::kStop);
   EXPECT_EQ(bed.leak(), "");
@@ -46,8 +46,8 @@ TEST(Engine, EosEndsASequence) {
 
 TEST(Engine, ManyAtOnceGetTheirOwnAnswers) {
   for (const int microbatches : {1, 2, 3}) {
-    EngineBed bed({.microbatches = microbatches,
-                   .prepare = [](ScriptedWorld& world) { world.waits = 1; }});
+    EngineBed bed(
+        {.microbatches = microbatches, .prepare = [](ScriptedWorld& world) { world.waits = 1; }});
     std::vector<std::shared_ptr<runtime::TokenStream>> streams;
     for (int i = 0; i < 24; ++i) {
       streams.push_back(*bed.submit(request_of(some_prompt(i, 3 + i), 30)));
@@ -71,10 +71,12 @@ TEST(Engine, ResumedRequestsGoOnAsIfNothingHadHappened) {
     const std::vector<int32_t> whole = bed.generate(request).samples[0].tokens;
     for (size_t cut = 1; cut < whole.size(); cut += 3) {
       GenerateRequest resumed = request;
-      resumed.generated_so_far.assign(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(cut));
+      resumed.generated_so_far.assign(whole.begin(),
+                                      whole.begin() + static_cast<std::ptrdiff_t>(cut));
       const Answer rest = bed.generate(resumed);
-      EXPECT_EQ(rest.samples[0].tokens,
-                std::vector<int32_t>(whole.begin() + static_cast<std::ptrdiff_t>(cut), whole.end()));
+      EXPECT_EQ(
+          rest.samples[0].tokens,
+          std::vector<int32_t>(whole.begin() + static_cast<std::ptrdiff_t>(cut), whole.end()));
       EXPECT_EQ(rest.samples[0].usage.completion_tokens, 16);
     }
   }
@@ -100,8 +102,8 @@ TEST(Engine, SequencesOfARequestShareThePromptAndDiffer) {
   EXPECT_EQ(bed.leak(), "");
 }
 
-// Reports of endless token 0 from NaN logits and of poisoned KV used again (sgl-project/sglang issue
-// 33187): only the request concerned fails.
+// Reports of endless token 0 from NaN logits and of poisoned KV used again (sgl-project/sglang
+// issue 33187): only the request concerned fails.
 TEST(Engine, NonFiniteLogitsEndOnlyTheirRequest) {
   for (const bool infinity : {false, true}) {
     for (const double temperature : {0.0, 1.0}) {
@@ -168,8 +170,8 @@ TEST(Engine, AFailedStepEndsTheRequestsInItAndNothingElse) {
   EXPECT_EQ(bed.leak(), "");
 }
 
-// Reports of queues without a bound (vllm-project/vllm issue 18826): 4 running, 8 waiting, 100 calls
-// from several threads.
+// Reports of queues without a bound (vllm-project/vllm issue 18826): 4 running, 8 waiting, 100
+// calls from several threads.
 TEST(Engine, RefusesExactlyTheOverflowAtOnce) {
   EngineBedConfig config;
   config.engine.max_running_sequences = 4;
@@ -250,7 +252,8 @@ TEST(Engine, CancellationStormsLeakNothing) {
     clients.emplace_back([&, t] {
       for (int i = 0; i < calls; ++i) {
         const uint64_t random = extend_prefix(seed * 4 + t, i);
-        GenerateRequest request = request_of(some_prompt(static_cast<int>(random % 7), 4 + random % 60), 50);
+        GenerateRequest request =
+            request_of(some_prompt(static_cast<int>(random % 7), 4 + random % 60), 50);
         request.num_sequences = random % 5 == 0 ? 3 : 1;
         const auto stream = bed.submit(request);
         ASSERT_TRUE(stream.ok()) << stream.status();
@@ -361,12 +364,13 @@ TEST(Engine, TheWarmUpStepHasADeadline) {
   config.engine.warm_up_timeout = absl::Milliseconds(30);
   EngineBed bed(config, /*wait_ready=*/false);
   EXPECT_TRUE(eventually([&] {
-    return bed.engine().status().not_ready_reason.find("did not end within 30ms") != std::string::npos;
+    return bed.engine().status().not_ready_reason.find("did not end within 30ms") !=
+           std::string::npos;
   }));
 }
 
-// Health that meant only the listener (Neroued/ninfer issue 155): a stuck loop shows, an idle one and one
-// that only waits for readers do not.
+// Health that meant only the listener (Neroued/ninfer issue 155): a stuck loop shows, an idle one
+// and one that only waits for readers do not.
 TEST(Engine, TheWatchdogTellsAStuckLoopFromAnIdleOne) {
   EngineBedConfig config;
   config.engine.stall_limit = absl::Milliseconds(400);

@@ -52,11 +52,11 @@ std::string golden_checkpoint(const std::string& name) {
 std::string demo_checkpoint() { return source_dir() + "/models/demo/target"; }
 
 std::string Circumstances::describe() const {
-  return absl::StrCat(device == kernels::DeviceKind::kCpu ? "cpu" : "cpu_async", ", threads ", threads,
-                      ", microbatches ", microbatches, ", blocks ", num_blocks, " of ", block_size,
-                      ", rows ", max_rows, ", sequences ", max_sequences, ", chunk ", prefill_chunk,
-                      ", prefix cache ", prefix_cache, ", warm ", warm_probes, ", neighbours ",
-                      neighbours, ", together ", together, ", seed ", seed);
+  return absl::StrCat(device == kernels::DeviceKind::kCpu ? "cpu" : "cpu_async", ", threads ",
+                      threads, ", microbatches ", microbatches, ", blocks ", num_blocks, " of ",
+                      block_size, ", rows ", max_rows, ", sequences ", max_sequences, ", chunk ",
+                      prefill_chunk, ", prefix cache ", prefix_cache, ", warm ", warm_probes,
+                      ", neighbours ", neighbours, ", together ", together, ", seed ", seed);
 }
 
 absl::StatusOr<IdentitySubject> IdentitySubject::open(const std::string& folder) {
@@ -107,7 +107,8 @@ absl::StatusOr<std::unique_ptr<runtime::Engine>> IdentitySubject::start(
     const Circumstances& circumstances, const PlantedFaults& faults, kernels::Device& device,
     runtime::LoadedModel* model) const {
   runtime::LoadOptions options;
-  options.kv = {.block_size = circumstances.block_size, .num_blocks = circumstances.num_blocks,
+  options.kv = {.block_size = circumstances.block_size,
+                .num_blocks = circumstances.num_blocks,
                 .poison = true};
   options.limits = {.max_rows = circumstances.max_rows,
                     .max_sequences = circumstances.max_sequences,
@@ -162,15 +163,15 @@ absl::StatusOr<ProbeOutcome> IdentitySubject::run(const Circumstances& circumsta
   std::vector<std::shared_ptr<runtime::TokenStream>> streams;
   const auto read = [&](size_t i) -> absl::Status {
     const int probe = order[i];
-    const Answer answer = read_answer(
-        *streams[i], probe < 0 ? 1 : probes_[static_cast<size_t>(probe)].num_sequences);
+    const Answer answer =
+        read_answer(*streams[i], probe < 0 ? 1 : probes_[static_cast<size_t>(probe)].num_sequences);
     if (probe >= 0) outcome.fingerprints[static_cast<size_t>(probe)] = answer.fingerprint();
     return answer.status;
   };
   for (size_t i = 0; i < order.size(); ++i) {
     const bool is_probe = order[i] >= 0;
-    ASSIGN_OR_RETURN(auto stream, submit(is_probe ? probes_[static_cast<size_t>(order[i])]
-                                                  : neighbour(random)));
+    ASSIGN_OR_RETURN(auto stream,
+                     submit(is_probe ? probes_[static_cast<size_t>(order[i])] : neighbour(random)));
     streams.push_back(std::move(stream));
     if (!circumstances.together && is_probe) RETURN_IF_ERROR(read(i));
   }

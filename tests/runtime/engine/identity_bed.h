@@ -28,10 +28,10 @@ struct Circumstances {
   int prefill_chunk = 256;
   int max_preemptions = 4;
   bool prefix_cache = false;
-  int warm_probes = 0;   // probes asked beforehand, so that their prefixes are found again
-  int neighbours = 0;    // other requests beside the probes
-  bool together = false; // probes run at the same time; else one after the other
-  uint64_t seed = 0;     // of order and neighbours
+  int warm_probes = 0;    // probes asked beforehand, so that their prefixes are found again
+  int neighbours = 0;     // other requests beside the probes
+  bool together = false;  // probes run at the same time; else one after the other
+  uint64_t seed = 0;      // of order and neighbours
   std::string describe() const;
 };
 

@@ -1,7 +1,7 @@
-// The same words: tokens and log-probability bits of a request do not depend on batch neighbours, chunk
-// size, threads, prefix hits, preemption, microbatches or the device. Random circumstances over the
-// demo model and one golden checkpoint of each attention variant, against one plain run each; and
-// planted faults that must be seen.
+// The same words: tokens and log-probability bits of a request do not depend on batch neighbours,
+// chunk size, threads, prefix hits, preemption, microbatches or the device. Random circumstances
+// over the demo model and one golden checkpoint of each attention variant, against one plain run
+// each; and planted faults that must be seen.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -40,11 +40,14 @@ struct Witness {
   }
 
   void print_and_check() const {
-    std::printf("%d combinations, %lld steps; threads 1/2/3: %d/%d/%d; cpu_async %d\n", combinations,
-                static_cast<long long>(steps), threads[1], threads[2], threads[3], async);
-    std::printf("largest batch %d sequences, mixed steps %lld, prefix hit tokens %lld, "
-                "preemptions %lld\n", largest_batch, static_cast<long long>(mixed_steps),
-                static_cast<long long>(prefix_hits), static_cast<long long>(preemptions));
+    std::printf("%d combinations, %lld steps; threads 1/2/3: %d/%d/%d; cpu_async %d\n",
+                combinations, static_cast<long long>(steps), threads[1], threads[2], threads[3],
+                async);
+    std::printf(
+        "largest batch %d sequences, mixed steps %lld, prefix hit tokens %lld, "
+        "preemptions %lld\n",
+        largest_batch, static_cast<long long>(mixed_steps), static_cast<long long>(prefix_hits),
+        static_cast<long long>(preemptions));
     EXPECT_GE(largest_batch, 16);
     EXPECT_GT(mixed_steps, 0);
     EXPECT_GT(prefix_hits, 0);
@@ -79,7 +82,8 @@ void compare_circumstances(const std::string& folder, int combinations, std::mt1
   const auto plain = subject->run(subject->plain());
   ASSERT_TRUE(plain.ok()) << plain.status();
   for (int i = 0; i < combinations; ++i) {
-    Circumstances circumstances = subject->random(random, /*wide=*/i % 4 == 0, /*crowded=*/i % 2 == 1);
+    Circumstances circumstances =
+        subject->random(random, /*wide=*/i % 4 == 0, /*crowded=*/i % 2 == 1);
     circumstances.threads = 1 + i % 3;
     SCOPED_TRACE(subject->name() + ": " + circumstances.describe());
     const auto outcome = subject->run(circumstances);
@@ -96,8 +100,9 @@ TEST(Identity, TheSameBitsUnderAllCircumstances) {
   Witness witness;
   kernels::reset_path_counts();
   compare_circumstances(demo_checkpoint(), scaled(100, 6), random, &witness);
-  for (const char* name : {"llama_mha", "llama_gqa_tied", "llama_multi_query", "llama_attention_bias",
-                           "llama_rope_llama3", "mixtral_top2", "mixtral_odd_sizes"}) {
+  for (const char* name :
+       {"llama_mha", "llama_gqa_tied", "llama_multi_query", "llama_attention_bias",
+        "llama_rope_llama3", "mixtral_top2", "mixtral_odd_sizes"}) {
     compare_circumstances(golden_checkpoint(name), scaled(15, 3), random, &witness);
     if (HasFatalFailure()) return;
   }
@@ -107,7 +112,8 @@ TEST(Identity, TheSameBitsUnderAllCircumstances) {
 // One ulp more on one logit whenever a step holds more than one row.
 class NudgedByNeighbours : public runtime::StepModel {
  public:
-  explicit NudgedByNeighbours(std::unique_ptr<runtime::StepModel> model) : model_(std::move(model)) {}
+  explicit NudgedByNeighbours(std::unique_ptr<runtime::StepModel> model)
+      : model_(std::move(model)) {}
   int vocab() const override { return model_->vocab(); }
   const runtime::StepLimits& limits() const override { return model_->limits(); }
   absl::Status begin(const runtime::StepBatch& batch, kernels::Waker* waker) override {
@@ -137,8 +143,8 @@ TEST(Identity, APlantedUlpByBatchNeighboursIsCaught) {
   const auto subject = IdentitySubject::open(golden_checkpoint("mixtral_top2"));
   ASSERT_TRUE(subject.ok()) << subject.status();
   const PlantedFaults faults{.exchange = {}, .wrap = [](std::unique_ptr<runtime::StepModel> model) {
-    return std::make_unique<NudgedByNeighbours>(std::move(model));
-  }};
+                               return std::make_unique<NudgedByNeighbours>(std::move(model));
+                             }};
   Circumstances alone = subject->plain();
   Circumstances batched = alone;
   batched.together = true;

@@ -30,7 +30,9 @@ float dot(const float* a, const float* b, int first, int last) {
 class SplitKExchange : public expert_parallel::Exchange {
  public:
   SplitKExchange(std::shared_ptr<const Experts> experts, int parts, int max_rows)
-      : experts_(std::move(experts)), parts_(parts), middle_(static_cast<size_t>(experts_->ffn)),
+      : experts_(std::move(experts)),
+        parts_(parts),
+        middle_(static_cast<size_t>(experts_->ffn)),
         answers_(static_cast<size_t>(max_rows) * static_cast<size_t>(experts_->top_k) *
                  static_cast<size_t>(experts_->hidden)) {}
 
@@ -81,7 +83,8 @@ std::vector<float> widened(const runtime::TensorView& tensor) {
 
 }  // namespace
 
-absl::StatusOr<runtime::ExchangeFactory> split_k_exchange(const std::string& folder, int fixed_parts) {
+absl::StatusOr<runtime::ExchangeFactory> split_k_exchange(const std::string& folder,
+                                                          int fixed_parts) {
   ASSIGN_OR_RETURN(const runtime::OpenedModel model, runtime::open_model(folder));
   auto experts = std::make_shared<Experts>();
   experts->hidden = model.spec.hidden;
@@ -96,9 +99,9 @@ absl::StatusOr<runtime::ExchangeFactory> split_k_exchange(const std::string& fol
     }
   }
   return runtime::ExchangeFactory(
-      [experts, fixed_parts](kernels::Device& device, const expert_parallel::ExpertShard&,
-                             int max_rows)
-          -> absl::StatusOr<std::unique_ptr<expert_parallel::Exchange>> {
+      [experts, fixed_parts](
+          kernels::Device& device, const expert_parallel::ExpertShard&,
+          int max_rows) -> absl::StatusOr<std::unique_ptr<expert_parallel::Exchange>> {
         const int parts = fixed_parts > 0 ? fixed_parts : device.num_threads();
         return std::make_unique<SplitKExchange>(experts, parts, max_rows);
       });

@@ -111,8 +111,7 @@ HWY_INLINE void softmax_segment(float* scores, int first, int last, float scale,
   const Lanes16 top = set16(*max);
   Lanes16 total = zero16();
   for (int i = begin; i < last; i += 16) {
-    const Lanes16 weight =
-        select_range(exp16(sub16(load16(scores + i), top)), first - i, last - i, 0.0f);
+    const Lanes16 weight = exp16(sub16(load16(scores + i), top));  // 0 outside the range
     store16(weight, scores + i);
     total = add16(total, weight);
   }

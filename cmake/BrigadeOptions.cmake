@@ -21,7 +21,8 @@ add_library(brigade_options INTERFACE)
 target_include_directories(brigade_options INTERFACE ${PROJECT_SOURCE_DIR})
 # -ffp-contract=off: a fused multiply-add is written out where the numerics contract wants one.
 # GCC 12 sees uninitialized or out-of-bounds vectors inside its own std::variant and initializer lists.
-target_compile_options(brigade_options INTERFACE -Wall -Wextra -Wno-maybe-uninitialized
+target_compile_options(brigade_options INTERFACE -Wall -Wextra
+                       $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
                        -Wno-array-bounds -Wno-unused-parameter -Wno-missing-field-initializers
                        -ffp-contract=off -fno-math-errno)
 if(BRIGADE_SANITIZE)

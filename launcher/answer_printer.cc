@@ -23,9 +23,12 @@ std::string without_controls(std::string text) {
 
 const char* reason_name(v1::FinishReason reason) {
   switch (reason) {
-    case v1::FINISH_REASON_STOP: return "stop";
-    case v1::FINISH_REASON_LENGTH: return "length";
-    default: return "?";
+    case v1::FINISH_REASON_STOP:
+      return "stop";
+    case v1::FINISH_REASON_LENGTH:
+      return "length";
+    default:
+      return "?";
   }
 }
 

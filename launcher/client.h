@@ -1,5 +1,5 @@
-// A connection to a coordinator. The only file of the launcher behind which gRPC lives. Thread-safe:
-// bench runs many calls at once.
+// A connection to a coordinator. The only file of the launcher behind which gRPC lives.
+// Thread-safe: bench runs many calls at once.
 #pragma once
 
 #include <atomic>

@@ -15,11 +15,16 @@ enum ExitCode : int {
 
 inline ExitCode exit_code_of(const absl::Status& status) {
   switch (status.code()) {
-    case absl::StatusCode::kOk: return kOk;
-    case absl::StatusCode::kInvalidArgument: return kBadUsage;
-    case absl::StatusCode::kUnavailable: return kUnreachable;
-    case absl::StatusCode::kCancelled: return kInterrupted;
-    default: return kRequestFailed;
+    case absl::StatusCode::kOk:
+      return kOk;
+    case absl::StatusCode::kInvalidArgument:
+      return kBadUsage;
+    case absl::StatusCode::kUnavailable:
+      return kUnreachable;
+    case absl::StatusCode::kCancelled:
+      return kInterrupted;
+    default:
+      return kRequestFailed;
   }
 }
 

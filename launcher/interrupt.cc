@@ -1,7 +1,7 @@
 #include "launcher/interrupt.h"
 
-#include <csignal>
 #include <unistd.h>
+#include <csignal>
 
 #include "launcher/exit_codes.h"
 

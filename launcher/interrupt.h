@@ -1,4 +1,5 @@
-// Ctrl-C as a flag. The first one asks the verb to stop in order; a second ends the process at once.
+// Ctrl-C as a flag. The first one asks the verb to stop in order; a second ends the process at
+// once.
 #pragma once
 
 #include <atomic>

@@ -69,8 +69,8 @@ bool ResumableGeneration::can_retry(const absl::Status& status) const {
   // Several sequences cannot be resumed, only begun.
   if (any_token_ && request_.num_sequences() > 1) return false;
   // What gRPC 1.51 says when a connection goes away under a stream.
-  const bool broken = status.code() == absl::StatusCode::kUnknown &&
-                      status.message() == "Stream removed";
+  const bool broken =
+      status.code() == absl::StatusCode::kUnknown && status.message() == "Stream removed";
   return status.code() == absl::StatusCode::kUnavailable || broken;
 }
 

@@ -1,6 +1,6 @@
 // One request carried to its end over broken streams: what has arrived is sent back as
-// generated_so_far with the same seed, so the answer goes on as if nothing had happened. Used by one
-// thread.
+// generated_so_far with the same seed, so the answer goes on as if nothing had happened. Used by
+// one thread.
 #pragma once
 
 #include <atomic>

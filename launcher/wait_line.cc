@@ -1,9 +1,9 @@
 #include "launcher/wait_line.h"
 
+#include <unistd.h>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <unistd.h>
 
 namespace brigade::launcher {
 namespace {

@@ -124,9 +124,9 @@ absl::StatusOr<std::vector<Arrival>> read_trace(const WorkloadOptions& options,
       options.trace_file, limit + (json ? 0 : 1),
       [&](int number, const std::string& line) -> absl::Status {
         if (!json && number == 1 && line.starts_with("TIMESTAMP")) return absl::OkStatus();
-        ASSIGN_OR_RETURN(const TraceLine trace, json
-                                                    ? parse_trace_json(options.trace_file, number, line)
-                                                    : parse_trace_csv(options.trace_file, number, line));
+        ASSIGN_OR_RETURN(const TraceLine trace,
+                         json ? parse_trace_json(options.trace_file, number, line)
+                              : parse_trace_csv(options.trace_file, number, line));
         if (arrivals.empty()) first = trace.milliseconds;
         arrivals.push_back({absl::Milliseconds(std::max(0.0, trace.milliseconds - first)),
                             request_of(trace, options, model, common, arrivals.size())});
@@ -136,8 +136,7 @@ absl::StatusOr<std::vector<Arrival>> read_trace(const WorkloadOptions& options,
 }
 
 absl::StatusOr<std::vector<Arrival>> read_prompts(const WorkloadOptions& options,
-                                                  const v1::GenerateRequest& common,
-                                                  size_t limit) {
+                                                  const v1::GenerateRequest& common, size_t limit) {
   const bool json = options.prompts_file.ends_with(".jsonl");
   std::vector<Arrival> arrivals;
   RETURN_IF_ERROR(for_each_line(
@@ -163,9 +162,9 @@ absl::StatusOr<std::vector<Arrival>> read_workload(const WorkloadOptions& option
                                                    const v1::GenerateRequest& common) {
   const size_t limit =
       options.max_requests > 0 ? static_cast<size_t>(options.max_requests) : kMaxArrivals;
-  ASSIGN_OR_RETURN(std::vector<Arrival> arrivals,
-                   options.trace_file.empty() ? read_prompts(options, common, limit)
-                                              : read_trace(options, model, common, limit));
+  ASSIGN_OR_RETURN(std::vector<Arrival> arrivals, options.trace_file.empty()
+                                                      ? read_prompts(options, common, limit)
+                                                      : read_trace(options, model, common, limit));
   if (arrivals.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.prompts_file, options.trace_file, ": holds no requests"));

@@ -1,5 +1,5 @@
-// What bench replays: requests with the times they arrive at, read from a file of prompts or a trace
-// of arrivals. Pure functions of the files.
+// What bench replays: requests with the times they arrive at, read from a file of prompts or a
+// trace of arrivals. Pure functions of the files.
 #pragma once
 
 #include <string>
@@ -22,8 +22,9 @@ struct Arrival {
   v1::GenerateRequest request;
 };
 
-// INVALID_ARGUMENT names the file and the line. Requests of a trace have random token ids (the same in
-// every run) of the length it says and generate exactly as many tokens, both cut to `model`'s context.
+// INVALID_ARGUMENT names the file and the line. Requests of a trace have random token ids (the same
+// in every run) of the length it says and generate exactly as many tokens, both cut to `model`'s
+// context.
 absl::StatusOr<std::vector<Arrival>> read_workload(const WorkloadOptions& options,
                                                    const v1::Model& model,
                                                    const v1::GenerateRequest& common);

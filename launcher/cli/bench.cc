@@ -38,8 +38,8 @@ absl::Status run(const BenchFlags& flags) {
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Client> client, Client::create(flags.connect));
   if (flags.wait_ready_seconds > 0) {
-    RETURN_IF_ERROR(wait_until_ready(
-        *client, absl::Now() + absl::Seconds(flags.wait_ready_seconds), interrupted));
+    RETURN_IF_ERROR(wait_until_ready(*client, absl::Now() + absl::Seconds(flags.wait_ready_seconds),
+                                     interrupted));
   }
   ASSIGN_OR_RETURN(const v1::GetStatusResponse status, client->status(absl::Now() + kStatusLimit));
   v1::GenerateRequest common;
@@ -61,8 +61,9 @@ absl::Status run(const BenchFlags& flags) {
 Verb add_bench_verb(CLI::App& root) {
   auto flags = std::make_shared<BenchFlags>();
   CLI::App* app = root.add_subcommand("bench", "Replay prompts or an arrival trace, report speed");
-  app->add_option("--prompts", flags->workload.prompts_file,
-                  "Prompts: .jsonl with a field prompt, text, instruction or turns; else one a line");
+  app->add_option(
+      "--prompts", flags->workload.prompts_file,
+      "Prompts: .jsonl with a field prompt, text, instruction or turns; else one a line");
   app->add_option("--trace", flags->workload.trace_file,
                   "Arrivals: CSV TIMESTAMP,ContextTokens,GeneratedTokens, or .jsonl with timestamp "
                   "(ms), input_length, output_length");

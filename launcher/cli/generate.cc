@@ -41,14 +41,16 @@ absl::StatusOr<std::string> read_all(std::istream& stream, const std::string& na
   std::string text(std::istreambuf_iterator<char>(stream), {});
   if (stream.bad()) return absl::InvalidArgumentError(absl::StrCat(name, ": cannot be read"));
   if (text.size() > kMaxPromptBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": more than ", kMaxPromptBytes, " bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": more than ", kMaxPromptBytes, " bytes"));
   }
   return text;
 }
 
 absl::Status fill_prompt(const GenerateFlags& flags, v1::GenerateRequest* request) {
   const int sources = !flags.prompt.empty() + !flags.file.empty() + !flags.tokens.empty();
-  if (sources > 1) return absl::InvalidArgumentError("--prompt, --file, --tokens: give one of them");
+  if (sources > 1)
+    return absl::InvalidArgumentError("--prompt, --file, --tokens: give one of them");
   if (!flags.tokens.empty()) {
     request->mutable_token_ids()->mutable_ids()->Add(flags.tokens.begin(), flags.tokens.end());
     return absl::OkStatus();
@@ -74,8 +76,8 @@ absl::Status run(const GenerateFlags& flags) {
   RETURN_IF_ERROR(fill_prompt(flags, &request));
   ASSIGN_OR_RETURN(std::unique_ptr<Client> client, Client::create(flags.connect));
   if (flags.wait_ready_seconds > 0) {
-    RETURN_IF_ERROR(wait_until_ready(
-        *client, absl::Now() + absl::Seconds(flags.wait_ready_seconds), interrupted));
+    RETURN_IF_ERROR(wait_until_ready(*client, absl::Now() + absl::Seconds(flags.wait_ready_seconds),
+                                     interrupted));
   }
   const absl::Time deadline = flags.timeout_seconds > 0
                                   ? absl::Now() + absl::Seconds(flags.timeout_seconds)
@@ -112,13 +114,14 @@ Verb add_generate_verb(CLI::App& root) {
       ->check(CLI::Range(0, 20))
       ->capture_default_str();
   add_connect_flags(*app, &flags->connect);
-  app->footer(std::string("Without --prompt, --file and --tokens the prompt is read from stdin.\n"
-                          "A stream that breaks is taken up where it stopped, with the same seed.\n\n"
-                          "Examples:\n"
-                          "  brigade generate -p 'Once upon a time' --temperature 0.7 --stats\n"
-                          "  brigade generate -f prompt.txt --max-tokens 200 --stop '\\n\\n' --json\n"
-                          "  echo 'The cat' | brigade generate --seed 7\n\n") +
-              kExitCodesHelp);
+  app->footer(
+      std::string("Without --prompt, --file and --tokens the prompt is read from stdin.\n"
+                  "A stream that breaks is taken up where it stopped, with the same seed.\n\n"
+                  "Examples:\n"
+                  "  brigade generate -p 'Once upon a time' --temperature 0.7 --stats\n"
+                  "  brigade generate -f prompt.txt --max-tokens 200 --stop '\\n\\n' --json\n"
+                  "  echo 'The cat' | brigade generate --seed 7\n\n") +
+      kExitCodesHelp);
   return {app, [flags] { return report(run(*flags)); }};
 }
 

@@ -38,7 +38,8 @@ Verb add_inspect_verb(CLI::App& root) {
   auto arguments = std::make_shared<std::vector<std::string>>();
   CLI::App* app = root.add_subcommand(
       "inspect", "Family, parameters, bytes and memory of a model on disk (brigade-model inspect)");
-  app->add_option("model", *arguments, "Folder of the checkpoint; further flags go to brigade-model")
+  app->add_option("model", *arguments,
+                  "Folder of the checkpoint; further flags go to brigade-model")
       ->required();
   app->allow_extras();
   app->footer("Example:\n  brigade inspect models/demo/target\n");

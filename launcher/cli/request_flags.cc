@@ -51,7 +51,8 @@ void add_request_flags(CLI::App& app, RequestFlags* flags) {
   sampling->add_option("--temperature,-t", flags->temperature, "0 is greedy");
   sampling->add_option("--top-k", flags->top_k, "Keep the k most likely tokens; 0: all");
   sampling->add_option("--top-p", flags->top_p, "Keep the most likely tokens up to this mass");
-  sampling->add_option("--min-p", flags->min_p, "Keep tokens at least so likely as a share of the best");
+  sampling->add_option("--min-p", flags->min_p,
+                       "Keep tokens at least so likely as a share of the best");
   sampling->add_option("--repetition-penalty", flags->repetition_penalty, "1: off");
   sampling->add_option("--presence-penalty", flags->presence_penalty, "0: off");
   sampling->add_option("--frequency-penalty", flags->frequency_penalty, "0: off");
@@ -59,7 +60,8 @@ void add_request_flags(CLI::App& app, RequestFlags* flags) {
   sampling->add_option("--allow", flags->allowed, "Only these token ids")->delimiter(',');
   sampling->add_option("--ban", flags->banned, "Never these token ids")->delimiter(',');
   sampling->add_option("--seed", flags->seed, "Same seed, same answer; unset: drawn and reported");
-  sampling->add_option("--logprobs", flags->logprobs, "Log-probabilities with so many alternatives");
+  sampling->add_option("--logprobs", flags->logprobs,
+                       "Log-probabilities with so many alternatives");
   CLI::Option_group* limits = app.add_option_group("Length and stops");
   limits->add_option("--max-tokens,-m", flags->max_tokens, "Tokens at most, per sequence");
   limits->add_option("--min-tokens", flags->min_tokens, "No end before so many tokens");

@@ -30,7 +30,9 @@ void row(const char* name, const std::string& value) {
   std::printf("%-18s %s\n", name, value.c_str());
 }
 
-std::string millions(int64_t count) { return absl::StrFormat("%.1f M", static_cast<double>(count) / 1e6); }
+std::string millions(int64_t count) {
+  return absl::StrFormat("%.1f M", static_cast<double>(count) / 1e6);
+}
 
 void print_model(const v1::Model& model) {
   row("model", absl::StrCat(model.name(), " (", model.family(), ")"));
@@ -41,7 +43,8 @@ void print_model(const v1::Model& model) {
   row("parameters", parameters);
   row("layers", absl::StrCat(model.layers(), ", ", model.moe_layers(), " with experts"));
   if (model.experts() > 0) {
-    row("experts", absl::StrCat(model.experts(), " a layer, ", model.experts_per_token(), " a token"));
+    row("experts",
+        absl::StrCat(model.experts(), " a layer, ", model.experts_per_token(), " a token"));
   }
   row("context", absl::StrCat(model.max_context(), " tokens, vocabulary ", model.vocab_size()));
 }
@@ -49,10 +52,10 @@ void print_model(const v1::Model& model) {
 void print_load(const v1::Load& load) {
   row("requests", absl::StrCat(load.open_calls(), " open, ", load.waiting_requests(), " waiting, ",
                                load.running_sequences(), " sequences running"));
-  row("since start", absl::StrCat(load.requests_finished(), " finished, ", load.requests_failed(),
-                                  " failed, ", load.requests_cancelled(), " cancelled, ",
-                                  load.requests_rejected(), " rejected, ", load.requests_expired(),
-                                  " expired"));
+  row("since start",
+      absl::StrCat(load.requests_finished(), " finished, ", load.requests_failed(), " failed, ",
+                   load.requests_cancelled(), " cancelled, ", load.requests_rejected(),
+                   " rejected, ", load.requests_expired(), " expired"));
   row("KV blocks", absl::StrCat(load.kv_blocks_in_use(), " in use, ", load.kv_blocks_cached(),
                                 " cached, of ", load.kv_blocks_total()));
   row("tokens", absl::StrCat(load.prompt_tokens(), " prompt (", load.prefix_hit_tokens(),
@@ -96,8 +99,8 @@ void print_table(const v1::GetStatusResponse& status) {
 absl::Status run(const StatusFlags& flags) {
   ASSIGN_OR_RETURN(std::unique_ptr<Client> client, Client::create(flags.connect));
   if (flags.wait_ready_seconds > 0) {
-    RETURN_IF_ERROR(wait_until_ready(
-        *client, absl::Now() + absl::Seconds(flags.wait_ready_seconds), interrupt_flag()));
+    RETURN_IF_ERROR(wait_until_ready(*client, absl::Now() + absl::Seconds(flags.wait_ready_seconds),
+                                     interrupt_flag()));
   }
   ASSIGN_OR_RETURN(const v1::GetStatusResponse status, client->status(absl::Now() + kLimit));
   if (flags.experts) {

@@ -20,8 +20,7 @@ absl::Status Answer::begin(const grpc::ByteBuffer& request, absl::Time deadline,
   model_ = serving.model;
   v1::GenerateRequest message;
   RETURN_IF_ERROR(parse_message(request, &message));
-  ASSIGN_OR_RETURN(GenerateRequest checked,
-                   request_from_proto(message, *model_, deadline));
+  ASSIGN_OR_RETURN(GenerateRequest checked, request_from_proto(message, *model_, deadline));
   started_.set_request_id(checked.id);
   started_.set_prompt_tokens(static_cast<int64_t>(checked.prompt.size()));
   *started_.mutable_settings() = effective_settings(checked);
@@ -38,9 +37,8 @@ absl::StatusOr<std::optional<v1::GenerateResponse>> Answer::next(bool* ended) {
   if (!stream_->try_next(&event, ended)) return std::nullopt;
   if (event.finish == FinishReason::kError || event.finish == FinishReason::kCancelled) {
     if (!event.error.ok()) return event.error;
-    return event.finish == FinishReason::kError
-               ? absl::InternalError("generation failed")
-               : absl::CancelledError("the request was cancelled");
+    return event.finish == FinishReason::kError ? absl::InternalError("generation failed")
+                                                : absl::CancelledError("the request was cancelled");
   }
   v1::GenerateResponse message;
   if (event.token) {

@@ -1,5 +1,5 @@
-// The part that streaming and collecting calls share: from the bytes of a request to the token stream
-// of its answer, then event by event into messages. Used under the lock of its call.
+// The part that streaming and collecting calls share: from the bytes of a request to the token
+// stream of its answer, then event by event into messages. Used under the lock of its call.
 #pragma once
 
 #include <grpcpp/server_context.h>

@@ -17,8 +17,8 @@ class Call : public std::enable_shared_from_this<Call> {
   // Moves what the engine has committed towards the client, as far as it goes without waiting.
   virtual void pump() = 0;
 
-  // Ends the call with `status` after the write in flight, which a client that does not read can hold
-  // back for ever.
+  // Ends the call with `status` after the write in flight, which a client that does not read can
+  // hold back for ever.
   virtual void abort(const absl::Status& status) = 0;
 
   // The same at once: the write in flight is lost, and with it the client's sight of `status`.

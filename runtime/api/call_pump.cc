@@ -4,7 +4,9 @@
 
 namespace brigade::runtime {
 
-void CallPump::start() { thread_ = std::thread([this] { run(); }); }
+void CallPump::start() {
+  thread_ = std::thread([this] { run(); });
+}
 
 void CallPump::stop() {
   {

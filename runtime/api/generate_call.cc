@@ -28,10 +28,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerateCall::start(
 }
 
 GenerateCall::GenerateCall(const CallServices& services, grpc::CallbackServerContext* context)
-    : services_(services),
-      context_(context),
-      arrived_(absl::Now()),
-      answer_(services, arrived_) {}
+    : services_(services), context_(context), arrived_(absl::Now()), answer_(services, arrived_) {}
 
 void GenerateCall::pump() {
   Next next;

@@ -1,7 +1,7 @@
-// One client's stream. The request was read by gRPC; this validates, tokenizes and submits it on the
-// gRPC thread, then writes the answer with one write in flight. A write ends when the client's flow
-// control takes it, so a slow reader fills the bounded token stream and pauses its own request alone.
-// Owns itself until gRPC is done with it.
+// One client's stream. The request was read by gRPC; this validates, tokenizes and submits it on
+// the gRPC thread, then writes the answer with one write in flight. A write ends when the client's
+// flow control takes it, so a slow reader fills the bounded token stream and pauses its own request
+// alone. Owns itself until gRPC is done with it.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>

@@ -114,8 +114,8 @@ absl::Status GrpcServer::Parts::listen(std::shared_ptr<grpc::ServerCredentials> 
   builder.RegisterService(&generation);
   server = builder.BuildAndStart();
   if (server == nullptr || (port == 0 && !options.listen.starts_with("unix:"))) {
-    return absl::UnavailableError(absl::StrCat("--listen ", options.listen,
-                                               ": cannot listen there (is the port in use?)"));
+    return absl::UnavailableError(
+        absl::StrCat("--listen ", options.listen, ": cannot listen there (is the port in use?)"));
   }
   return absl::OkStatus();
 }
@@ -176,7 +176,8 @@ void GrpcServer::stop() {
   parts_->watcher.join();
   parts_->services.state->start_drain();
   parts_->health.set(true, false);
-  parts_->open_calls.close(absl::UnavailableError("the server is stopping; send the request again"));
+  parts_->open_calls.close(
+      absl::UnavailableError("the server is stopping; send the request again"));
   parts_->health.stop();
   // Time for the last messages to go out; what is open then is cut by gRPC.
   const absl::Time deadline = absl::Now() + kShutdownGrace;

@@ -1,6 +1,7 @@
-// The server's door: listens (loopback by default), answers Generate, GenerateOnce, GetStatus, health
-// and reflection, and drains on stop. Up before the model is loaded, so that probes are answered from
-// the first moment. start() and the stop functions are called by one thread; calls run on gRPC's.
+// The server's door: listens (loopback by default), answers Generate, GenerateOnce, GetStatus,
+// health and reflection, and drains on stop. Up before the model is loaded, so that probes are
+// answered from the first moment. start() and the stop functions are called by one thread; calls
+// run on gRPC's.
 #pragma once
 
 #include <memory>

@@ -26,8 +26,8 @@ class HealthService::Service final : public health::Health::CallbackService {
     std::lock_guard lock(mutex_);
     response->set_status(status_of(request->service()));
     if (response->status() == health::HealthCheckResponse::SERVICE_UNKNOWN) {
-      reactor->Finish({grpc::StatusCode::NOT_FOUND,
-                       "service: known are \"\" (ready) and \"live\""});
+      reactor->Finish(
+          {grpc::StatusCode::NOT_FOUND, "service: known are \"\" (ready) and \"live\""});
     } else {
       reactor->Finish(grpc::Status::OK);
     }

@@ -89,7 +89,8 @@ class GeneratorCollector final : public prometheus::Collectable {
     if (generator == nullptr) return families;
     const GeneratorStatus s = generator->status();
     gauge("brigade_waiting_requests", "Requests in the queue", s.waiting_requests);
-    gauge("brigade_waiting_tokens", "Prompt tokens in the queue", static_cast<double>(s.waiting_tokens));
+    gauge("brigade_waiting_tokens", "Prompt tokens in the queue",
+          static_cast<double>(s.waiting_tokens));
     gauge("brigade_running_sequences", "Sequences being generated", s.running_sequences);
     gauge("brigade_kv_blocks", "KV blocks there are", s.kv_blocks_total);
     gauge("brigade_kv_blocks_in_use", "KV blocks held by sequences", s.kv_blocks_in_use);
@@ -103,9 +104,11 @@ class GeneratorCollector final : public prometheus::Collectable {
     counter("brigade_steps_total", "Steps of the engine", s.steps);
     counter("brigade_prompt_tokens_total", "Prompt tokens computed", s.prompt_tokens);
     counter("brigade_generated_tokens_total", "Tokens generated", s.generated_tokens);
-    counter("brigade_prefix_hit_tokens_total", "Prompt tokens found in the cache", s.prefix_hit_tokens);
+    counter("brigade_prefix_hit_tokens_total", "Prompt tokens found in the cache",
+            s.prefix_hit_tokens);
     counter("brigade_preemptions_total", "Sequences put back for lack of KV blocks", s.preemptions);
-    counter("brigade_paused_for_reader_total", "Turns left out for a slow reader", s.paused_for_reader);
+    counter("brigade_paused_for_reader_total", "Turns left out for a slow reader",
+            s.paused_for_reader);
     counter("brigade_nonfinite_rows_total", "Rows of logits with NaN or Inf", s.nonfinite_rows);
     counter("brigade_expert_rows_total", "Rows routed to experts: tokens times k, per layer summed",
             expert_rows_total(s));

@@ -106,10 +106,10 @@ absl::Status take_sampling(const v1::Sampling& message, const ServedModel& model
   };
   for (const auto& number : numbers) {
     if (!number.present) continue;
-    RETURN_IF_ERROR(
-        take_number(number.value, absl::StrCat("sampling.", number.field), number.out));
+    RETURN_IF_ERROR(take_number(number.value, absl::StrCat("sampling.", number.field), number.out));
   }
-  if (message.has_top_k()) RETURN_IF_ERROR(narrow(message.top_k(), "sampling.top_k", &params->top_k));
+  if (message.has_top_k())
+    RETURN_IF_ERROR(narrow(message.top_k(), "sampling.top_k", &params->top_k));
   if (message.has_logprobs()) {
     RETURN_IF_ERROR(narrow(message.logprobs(), "sampling.logprobs", &params->logprobs));
     if (params->logprobs < 0) {
@@ -168,7 +168,8 @@ absl::Status take_prompt(const v1::GenerateRequest& message, const ServedModel& 
       }
       return absl::OkStatus();
     }
-    case v1::GenerateRequest::PROMPT_NOT_SET: break;
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      break;
   }
   return absl::InvalidArgumentError("prompt: neither text nor token_ids is set");
 }
@@ -182,10 +183,10 @@ absl::Status take_counts(const v1::GenerateRequest& message, const ServedModel& 
   RETURN_IF_ERROR(narrow(message.min_tokens(), "min_tokens", &request->min_tokens));
   const int room = model.limits.max_context - static_cast<int>(request->prompt.size());
   if (room <= 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        message.prompt_case() == v1::GenerateRequest::kText ? "text" : "token_ids.ids", ": ",
-        request->prompt.size(), " tokens leave no room in the context of ",
-        model.limits.max_context));
+    return absl::InvalidArgumentError(
+        absl::StrCat(message.prompt_case() == v1::GenerateRequest::kText ? "text" : "token_ids.ids",
+                     ": ", request->prompt.size(), " tokens leave no room in the context of ",
+                     model.limits.max_context));
   }
   if (message.has_max_tokens()) {
     return narrow(message.max_tokens(), "max_tokens", &request->max_tokens);
@@ -224,8 +225,8 @@ absl::Status take_names(const v1::GenerateRequest& message, const ServedModel& m
   request->id = message.request_id().empty() ? absl::StrCat("r-", absl::Hex(random_seed()))
                                              : message.request_id();
   request->cache_salt = message.cache_salt();
-  request->use_prefix_cache = model.prefix_cache && (!message.has_use_prefix_cache() ||
-                                                     message.use_prefix_cache());
+  request->use_prefix_cache =
+      model.prefix_cache && (!message.has_use_prefix_cache() || message.use_prefix_cache());
   return absl::OkStatus();
 }
 

@@ -1,5 +1,6 @@
-// From the wire's GenerateRequest to the request the engine takes: narrows numbers without wrapping,
-// fills in defaults, tokenizes the text and checks everything. Runs on the gRPC thread of the call.
+// From the wire's GenerateRequest to the request the engine takes: narrows numbers without
+// wrapping, fills in defaults, tokenizes the text and checks everything. Runs on the gRPC thread of
+// the call.
 #pragma once
 
 #include <string>

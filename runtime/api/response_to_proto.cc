@@ -26,11 +26,14 @@ void fill_logprob(const TokenLogprob& from, const ServedModel& model, v1::TokenL
 
 v1::FinishReason reason_to_proto(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStop: return v1::FINISH_REASON_STOP;
-    case FinishReason::kLength: return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kStop:
+      return v1::FINISH_REASON_STOP;
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
     case FinishReason::kNone:
     case FinishReason::kCancelled:
-    case FinishReason::kError: break;
+    case FinishReason::kError:
+      break;
   }
   CHECK(false);  // these end a call with a status, not with a message
 }

@@ -43,7 +43,8 @@ std::string field_in_message(const std::string& message) {
 absl::Status parse_message(const grpc::ByteBuffer& bytes, google::protobuf::MessageLite* message) {
   grpc::ByteBuffer copy = bytes;  // shares the slices
   grpc::ProtoBufferReader reader(&copy);
-  if (!reader.status().ok()) return absl::InvalidArgumentError("the request cannot be decompressed");
+  if (!reader.status().ok())
+    return absl::InvalidArgumentError("the request cannot be decompressed");
   google::protobuf::io::CodedInputStream input(&reader);
   input.SetRecursionLimit(kMaxNesting);
   last_protobuf_message.clear();

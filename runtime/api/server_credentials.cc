@@ -36,15 +36,16 @@ class TokenCheck final : public grpc::AuthMetadataProcessor {
 
   bool IsBlocking() const override { return false; }
 
-  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*,
-                       OutputMetadata* consumed, OutputMetadata*) override {
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata* consumed,
+                       OutputMetadata*) override {
     const auto path = metadata.find(":path");
     if (path != metadata.end() && path->second.starts_with("/grpc.health.v1.Health/")) {
       return grpc::Status::OK;
     }
     const auto given = metadata.find("authorization");
     if (given == metadata.end()) {
-      return {grpc::StatusCode::UNAUTHENTICATED, "authorization: missing; send Bearer and the token"};
+      return {grpc::StatusCode::UNAUTHENTICATED,
+              "authorization: missing; send Bearer and the token"};
     }
     if (!equal_in_constant_time({given->second.data(), given->second.size()}, expected_)) {
       return {grpc::StatusCode::UNAUTHENTICATED, "authorization: not the server's token"};
@@ -88,10 +89,10 @@ absl::Status check_protection(const DoorOptions& options, bool loopback) {
     return absl::OkStatus();
   }
   if (!tls) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--listen ", options.listen,
-                     " is not a loopback address: add --tls-cert and --tls-key with --token-file or "
-                     "--client-ca, or say --insecure"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--listen ", options.listen,
+        " is not a loopback address: add --tls-cert and --tls-key with --token-file or "
+        "--client-ca, or say --insecure"));
   }
   if (options.token_file.empty() && options.client_ca.empty()) {
     return absl::InvalidArgumentError(
@@ -150,9 +151,8 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> server_credentials(
     ASSIGN_OR_RETURN(std::string token, read_secret(options.token_file, "--token-file"));
     while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
     if (token.size() < kMinTokenBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--token-file: the token has ", token.size(), " bytes, needs at least ",
-                       kMinTokenBytes));
+      return absl::InvalidArgumentError(absl::StrCat("--token-file: the token has ", token.size(),
+                                                     " bytes, needs at least ", kMinTokenBytes));
     }
     credentials->SetAuthMetadataProcessor(std::make_shared<TokenCheck>(std::move(token)));
   }

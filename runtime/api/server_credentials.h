@@ -16,12 +16,13 @@ class ServerCredentials;
 
 namespace brigade::runtime {
 
-// INVALID_ARGUMENT names the flag: address without a port, a non-loopback address without protection,
-// half a TLS pair, a token that would travel in clear, a file that cannot be read.
+// INVALID_ARGUMENT names the flag: address without a port, a non-loopback address without
+// protection, half a TLS pair, a token that would travel in clear, a file that cannot be read.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> server_credentials(
     const DoorOptions& options);
 
-// True for 127.0.0.0/8, ::1, "localhost" and unix sockets. INVALID_ARGUMENT, naming `flag`, when there is no port.
+// True for 127.0.0.0/8, ::1, "localhost" and unix sockets. INVALID_ARGUMENT, naming `flag`, when
+// there is no port.
 absl::StatusOr<bool> is_loopback(const std::string& address, const std::string& flag = "--listen");
 
 // Time depends on the lengths only.

@@ -62,7 +62,8 @@ v1::GetStatusResponse status_to_proto(const ServingState& state, const RateMeter
   message.set_draining(health.draining);
   message.set_reason(safe_text(health.reason));
   message.set_uptime_seconds(absl::ToDoubleSeconds(absl::Now() - state.started_at()));
-  if (const auto model = state.model(); model != nullptr) fill_model(*model, message.mutable_model());
+  if (const auto model = state.model(); model != nullptr)
+    fill_model(*model, message.mutable_model());
   v1::Load* load = message.mutable_load();
   const std::shared_ptr<Generator> generator = state.generator();
   if (generator == nullptr) {

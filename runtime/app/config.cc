@@ -36,18 +36,22 @@ struct SecondFlags {
 
 void add_model_flags(CLI::App& app, CoordinatorConfig* config, std::string* kv_memory) {
   CLI::Option_group* group = app.add_option_group("Model");
-  group->add_option("--model", config->model, "Folder with config.json, *.safetensors, tokenizer.json")
+  group
+      ->add_option("--model", config->model,
+                   "Folder with config.json, *.safetensors, tokenizer.json")
       ->required();
   group->add_option("--name", config->name, "Name shown to clients; default: the folder's");
   group->add_option("--device", config->device, "cpu, or cpu_async (a test device)")
       ->capture_default_str();
   group->add_option("--threads", config->threads, "Compute threads; 0: one a core")
       ->capture_default_str();
-  group->add_option("--max-context", config->max_context, "Shorten the model's context; 0: as it is")
+  group
+      ->add_option("--max-context", config->max_context, "Shorten the model's context; 0: as it is")
       ->capture_default_str();
-  group->add_option("--kv-memory", *kv_memory,
-                    "Memory for the KV cache, such as 512M or 4G; default: a quarter of what is free, "
-                    "8G at most");
+  group->add_option(
+      "--kv-memory", *kv_memory,
+      "Memory for the KV cache, such as 512M or 4G; default: a quarter of what is free, "
+      "8G at most");
   group->add_option("--kv-block", config->kv_block_size, "Positions of one KV block")
       ->capture_default_str();
   group->add_option("--kv-dtype", config->kv_dtype, "f32, bf16 or f16; part of the numerics")
@@ -59,28 +63,35 @@ void add_scheduling_flags(CLI::App& app, CoordinatorConfig* config, SecondFlags*
   EngineConfig& engine = config->engine;
   group->add_option("--token-budget", config->token_budget, "Tokens in one step at most")
       ->capture_default_str();
-  group->add_option("--prefill-chunk", engine.prefill_chunk, "Prompt tokens of one request in a step")
+  group
+      ->add_option("--prefill-chunk", engine.prefill_chunk,
+                   "Prompt tokens of one request in a step")
       ->capture_default_str();
   group->add_option("--max-sequences", engine.max_running_sequences, "Sequences running at once")
       ->capture_default_str();
-  group->add_option("--max-waiting", engine.max_waiting_requests,
-                    "Requests waiting at most; more get RESOURCE_EXHAUSTED")
+  group
+      ->add_option("--max-waiting", engine.max_waiting_requests,
+                   "Requests waiting at most; more get RESOURCE_EXHAUSTED")
       ->capture_default_str();
-  group->add_option("--max-waiting-tokens", engine.max_waiting_tokens,
-                    "Prompt tokens waiting at most")
+  group
+      ->add_option("--max-waiting-tokens", engine.max_waiting_tokens,
+                   "Prompt tokens waiting at most")
       ->capture_default_str();
   group->add_option("--queue-timeout", seconds->queue_timeout, "Seconds a request may wait")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  group->add_option("--stream-capacity", engine.stream_capacity,
-                    "Tokens held for a slow reader before its request pauses")
+  group
+      ->add_option("--stream-capacity", engine.stream_capacity,
+                   "Tokens held for a slow reader before its request pauses")
       ->capture_default_str();
-  group->add_option("--reader-timeout", seconds->reader_timeout,
-                    "Seconds a client may read nothing before it is cut")
+  group
+      ->add_option("--reader-timeout", seconds->reader_timeout,
+                   "Seconds a client may read nothing before it is cut")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  group->add_option("--default-max-tokens", config->default_max_tokens,
-                    "For requests that set no max_tokens")
+  group
+      ->add_option("--default-max-tokens", config->default_max_tokens,
+                   "For requests that set no max_tokens")
       ->capture_default_str();
   group->add_flag("!--no-prefix-cache", config->prefix_cache, "Share no prefixes between requests");
 }
@@ -91,10 +102,12 @@ void add_door_flags(CLI::App& app, CoordinatorConfig* config, SecondFlags* secon
   group->add_option("--listen", door.listen, "host:port of the API; port 0: any free one")
       ->capture_default_str();
   group->add_option("--port-file", config->port_file, "Write the port here once it is open");
-  group->add_option("--metrics-listen", config->metrics_listen,
-                    "host:port of the Prometheus metrics; empty: none")
+  group
+      ->add_option("--metrics-listen", config->metrics_listen,
+                   "host:port of the Prometheus metrics; empty: none")
       ->capture_default_str();
-  group->add_option("--metrics-port-file", config->metrics_port_file, "Write the metrics port here");
+  group->add_option("--metrics-port-file", config->metrics_port_file,
+                    "Write the metrics port here");
   group->add_option("--tls-cert", door.tls_cert, "PEM file: the server's certificate chain");
   group->add_option("--tls-key", door.tls_key, "PEM file: its private key");
   group->add_option("--client-ca", door.client_ca,
@@ -127,11 +140,24 @@ absl::StatusOr<int64_t> parse_bytes(const std::string& text) {
   if (!digits.empty() && (digits.back() == 'B' || digits.back() == 'b')) digits.pop_back();
   if (!digits.empty()) {
     switch (digits.back()) {
-      case 'k': case 'K': shift = 10; break;
-      case 'm': case 'M': shift = 20; break;
-      case 'g': case 'G': shift = 30; break;
-      case 't': case 'T': shift = 40; break;
-      default: break;
+      case 'k':
+      case 'K':
+        shift = 10;
+        break;
+      case 'm':
+      case 'M':
+        shift = 20;
+        break;
+      case 'g':
+      case 'G':
+        shift = 30;
+        break;
+      case 't':
+      case 'T':
+        shift = 40;
+        break;
+      default:
+        break;
     }
     if (shift > 0) digits.pop_back();
   }
@@ -145,7 +171,8 @@ absl::StatusOr<int64_t> parse_bytes(const std::string& text) {
 }
 
 int64_t default_kv_memory() {
-  const int64_t free_bytes = static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  const int64_t free_bytes =
+      static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   return std::clamp<int64_t>(free_bytes / 4, int64_t{16} << 20, int64_t{8} << 30);
 }
 
@@ -169,7 +196,8 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
     return result;
   }
   config.grace = absl::Seconds(seconds.grace);
-  config.engine.reader_timeout = config.door.max_reader_stall = absl::Seconds(seconds.reader_timeout);
+  config.engine.reader_timeout = config.door.max_reader_stall =
+      absl::Seconds(seconds.reader_timeout);
   config.engine.queue_timeout = absl::Seconds(seconds.queue_timeout);
   if (!kv_memory.empty()) {
     const absl::StatusOr<int64_t> bytes = parse_bytes(kv_memory);

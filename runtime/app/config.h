@@ -14,15 +14,15 @@
 namespace brigade::runtime {
 
 struct CoordinatorConfig {
-  std::string model;            // folder of the checkpoint
-  std::string name;             // shown to clients; empty: the folder's name
+  std::string model;  // folder of the checkpoint
+  std::string name;   // shown to clients; empty: the folder's name
   std::string device = "cpu";
-  int threads = 0;              // 0: one a core
-  int64_t kv_memory_bytes = 0;  // 0: see default_kv_memory
-  int kv_block_size = 16;       // positions
+  int threads = 0;               // 0: one a core
+  int64_t kv_memory_bytes = 0;   // 0: see default_kv_memory
+  int kv_block_size = 16;        // positions
   std::string kv_dtype = "f32";  // part of the numerics
-  int max_context = 0;          // 0: the model's
-  int token_budget = 256;       // rows of one step
+  int max_context = 0;           // 0: the model's
+  int token_budget = 256;        // rows of one step
   int default_max_tokens = 256;
   bool prefix_cache = true;
   EngineConfig engine;

@@ -55,8 +55,7 @@ class Loading {
 absl::Status open_doors(const CoordinatorConfig& config, ServingState& state, Metrics& metrics,
                         std::unique_ptr<GrpcServer>* server) {
   if (!config.metrics_listen.empty()) {
-    ASSIGN_OR_RETURN(const int port,
-                     metrics.listen(config.metrics_listen, config.door.insecure));
+    ASSIGN_OR_RETURN(const int port, metrics.listen(config.metrics_listen, config.door.insecure));
     spdlog::info("metrics on port {}, path /metrics", port);
     RETURN_IF_ERROR(write_port_file(config.metrics_port_file, port, "--metrics-port-file"));
   }

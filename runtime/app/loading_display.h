@@ -1,5 +1,5 @@
-// How far loading has come: to the serving state, for probes and clients, and as a bar on a terminal
-// or lines in a log. One thread.
+// How far loading has come: to the serving state, for probes and clients, and as a bar on a
+// terminal or lines in a log. One thread.
 #pragma once
 
 #include <cstdint>

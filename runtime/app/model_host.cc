@@ -42,14 +42,15 @@ absl::StatusOr<kernels::DType> parse_kv_dtype(const std::string& name) {
        {kernels::DType::kF32, kernels::DType::kBF16, kernels::DType::kF16}) {
     if (name == kernels::dtype_name(dtype)) return dtype;
   }
-  return absl::InvalidArgumentError(absl::StrCat("--kv-dtype ", name, ": known are f32, bf16, f16"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--kv-dtype ", name, ": known are f32, bf16, f16"));
 }
 
 absl::StatusOr<int> choose_context(const CoordinatorConfig& config, const ModelSpec& spec) {
   if (config.max_context > spec.max_positions) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--max-context ", config.max_context, ": the model has ", spec.max_positions,
-                     " (config.json, max_position_embeddings)"));
+    return absl::InvalidArgumentError(absl::StrCat("--max-context ", config.max_context,
+                                                   ": the model has ", spec.max_positions,
+                                                   " (config.json, max_position_embeddings)"));
   }
   return config.max_context > 0 ? config.max_context : spec.max_positions;
 }
@@ -130,8 +131,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::open(const CoordinatorConf
                     .max_logit_rows = config.engine.max_running_sequences};
   options.max_context = parts->max_context;
   ASSIGN_OR_RETURN(parts->tokenizer, load_tokenizer(config.model, opened.spec.vocab));
-  parts->served =
-      describe_model(config, opened.spec, parts->max_context, parts->tokenizer.get());
+  parts->served = describe_model(config, opened.spec, parts->max_context, parts->tokenizer.get());
   return std::unique_ptr<ModelHost>(new ModelHost(std::move(parts)));
 }
 

@@ -1,6 +1,6 @@
-// The model behind the door: its files checked in open(), its weights packed and its engine started in
-// load(). Owns everything from the mapped files to the step thread. Used by the thread that loads,
-// then by the main thread.
+// The model behind the door: its files checked in open(), its weights packed and its engine started
+// in load(). Owns everything from the mapped files to the step thread. Used by the thread that
+// loads, then by the main thread.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@ namespace brigade::runtime {
 
 class ModelHost {
  public:
-  // Reads config, tensor headers and tokenizer; refuses what cannot be served with one sentence that
-  // names the file and the key. Packs nothing yet.
+  // Reads config, tensor headers and tokenizer; refuses what cannot be served with one sentence
+  // that names the file and the key. Packs nothing yet.
   static absl::StatusOr<std::unique_ptr<ModelHost>> open(const CoordinatorConfig& config);
   ~ModelHost();
 

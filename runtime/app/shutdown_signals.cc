@@ -30,10 +30,12 @@ ShutdownSignals::ShutdownSignals() {
 bool ShutdownSignals::wait_until(absl::Time deadline) {
   const sigset_t set = shutdown_set();
   while (true) {
-    const absl::Duration left = std::clamp(deadline - absl::Now(), absl::ZeroDuration(), absl::Hours(1));
+    const absl::Duration left =
+        std::clamp(deadline - absl::Now(), absl::ZeroDuration(), absl::Hours(1));
     const timespec timeout = absl::ToTimespec(left);
     if (sigtimedwait(&set, nullptr, &timeout) > 0) return true;
-    if (absl::Now() >= deadline) return false;  // else another signal's handler ran, or the hour is over
+    if (absl::Now() >= deadline)
+      return false;  // else another signal's handler ran, or the hour is over
   }
 }
 

@@ -1,5 +1,5 @@
-// SIGTERM and SIGINT as something to wait for. Blocked in every thread of the process, so the object
-// is made before any thread; the main thread alone waits.
+// SIGTERM and SIGINT as something to wait for. Blocked in every thread of the process, so the
+// object is made before any thread; the main thread alone waits.
 #pragma once
 
 #include "absl/time/time.h"

@@ -30,12 +30,18 @@ class CoordinatorProcessTest : public testing::Test {
     log_ = port_file + ".log";
     std::remove(port_file.c_str());
     std::vector<std::string> argv = {program_folder() + "/brigade-coordinator",
-                                     "--model", source_dir() + "/models/demo/target",
-                                     "--listen", absl::StrCat("127.0.0.1:", port),
-                                     "--port-file", port_file,
-                                     "--metrics-listen", "",
-                                     "--kv-memory", "32M",
-                                     "--threads", "1"};
+                                     "--model",
+                                     source_dir() + "/models/demo/target",
+                                     "--listen",
+                                     absl::StrCat("127.0.0.1:", port),
+                                     "--port-file",
+                                     port_file,
+                                     "--metrics-listen",
+                                     "",
+                                     "--kv-memory",
+                                     "32M",
+                                     "--threads",
+                                     "1"};
     argv.insert(argv.end(), more.begin(), more.end());
     auto process = std::make_unique<ChildProcess>(argv, log_);
     port_ = std::atoi(wait_for_file(port_file).c_str());
@@ -78,8 +84,9 @@ struct Events {
 TEST_F(CoordinatorProcessTest, KilledInMidStreamTheTextIsTheSame) {
   auto coordinator = start(0);
   wait_ready();
-  const std::vector<std::string> arguments = {"generate", "-p", kPrompt, "-t", "0.8", "--seed", "11",
-                                              "--max-tokens", "300", "--ignore-eos", "--json"};
+  const std::vector<std::string> arguments = {"generate", "-p",           kPrompt, "-t",
+                                              "0.8",      "--seed",       "11",    "--max-tokens",
+                                              "300",      "--ignore-eos", "--json"};
   Events whole;
   {
     ChildProcess client(brigade(arguments));
@@ -166,8 +173,8 @@ TEST_F(CoordinatorProcessTest, ExitCodes) {
 TEST_F(CoordinatorProcessTest, InterruptedClient) {
   auto coordinator = start(0);
   wait_ready();
-  ChildProcess client(brigade({"generate", "-p", kPrompt, "--max-tokens", "900", "--ignore-eos",
-                               "--json"}));
+  ChildProcess client(
+      brigade({"generate", "-p", kPrompt, "--max-tokens", "900", "--ignore-eos", "--json"}));
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(client.read_line().has_value());
   client.signal(SIGINT);
   EXPECT_EQ(client.wait(), 4);

@@ -1,6 +1,6 @@
-// The whole server in this process on the demo model: real engine, real channel. What must hold with
-// a real step loop behind the door: nothing leaks by cancelling, bounds are kept, answers do not
-// depend on the company they have.
+// The whole server in this process on the demo model: real engine, real channel. What must hold
+// with a real step loop behind the door: nothing leaks by cancelling, bounds are kept, answers do
+// not depend on the company they have.
 #include <atomic>
 #include <memory>
 #include <random>
@@ -131,7 +131,8 @@ TEST(EngineServerTest, CancellationAtRandomMomentsLeaksNothing) {
   const runtime::GeneratorStatus status = server.status();
   std::printf("%d cancelled, %d finished; largest batch %d, %lld mixed steps, %lld preemptions\n",
               cancelled.load(), finished.load(), status.max_sequences_in_step,
-              static_cast<long long>(status.mixed_steps), static_cast<long long>(status.preemptions));
+              static_cast<long long>(status.mixed_steps),
+              static_cast<long long>(status.preemptions));
   EXPECT_TRUE(run_stream(*server.stub, story("Once", 5, 1)).status.ok());
 }
 
@@ -172,9 +173,8 @@ TEST(EngineServerTest, CanNeverFit) {
 
 TEST(EngineServerTest, DeadlineWhileQueuedAndWhileDecoding) {
   EngineServer server([](auto& config) { config.engine.max_running_sequences = 1; });
-  std::thread first([&] {
-    EXPECT_TRUE(run_stream(*server.stub, story("Once", 1000, 3)).status.ok());
-  });
+  std::thread first(
+      [&] { EXPECT_TRUE(run_stream(*server.stub, story("Once", 1000, 3)).status.ok()); });
   ASSERT_TRUE(eventually([&] { return server.status().running_sequences == 1; }));
   const StreamResult queued =
       run_stream(*server.stub, story("Twice", 1000, 4), absl::Milliseconds(30));

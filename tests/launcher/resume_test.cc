@@ -98,8 +98,7 @@ TEST(ResumeTest, NobodyThere) {
   const auto client = client_of("127.0.0.1:1");
   Collected collected;
   ResumableGeneration generation(
-      client.get(), request_of({1}, 5),
-      {.max_retries = 2, .first_delay = absl::Milliseconds(10)},
+      client.get(), request_of({1}, 5), {.max_retries = 2, .first_delay = absl::Milliseconds(10)},
       [&](const v1::GenerateResponse& message) { return collected.take(message); },
       [&](const absl::Status&, absl::Duration) { ++collected.retries; });
   const absl::Status status = generation.run(absl::Now() + absl::Seconds(10), nullptr);

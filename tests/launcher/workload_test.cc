@@ -27,24 +27,27 @@ v1::Model model_of(int64_t context) {
 
 TEST(WorkloadTest, PromptsOfAllSpellings) {
   const auto arrivals = read_workload(
-      {.prompts_file = write_file("p.jsonl", "{\"prompt\": \"a\"}\n\n{\"text\": \"b\"}\n"
-                                             "{\"instruction\": \"c\"}\n{\"turns\": [\"d\", \"e\"]}\n")},
+      {.prompts_file = write_file("p.jsonl",
+                                  "{\"prompt\": \"a\"}\n\n{\"text\": \"b\"}\n"
+                                  "{\"instruction\": \"c\"}\n{\"turns\": [\"d\", \"e\"]}\n")},
       model_of(100), {});
   ASSERT_TRUE(arrivals.ok()) << arrivals.status();
   std::string all;
   for (const auto& arrival : *arrivals) all += arrival.request.text();
   EXPECT_EQ(all, "abcd");
-  const auto lines = read_workload(
-      {.prompts_file = write_file("p.txt", "one\ntwo\r\nthree\n"), .max_requests = 2}, model_of(9), {});
+  const auto lines =
+      read_workload({.prompts_file = write_file("p.txt", "one\ntwo\r\nthree\n"), .max_requests = 2},
+                    model_of(9), {});
   ASSERT_TRUE(lines.ok());
   ASSERT_EQ(lines->size(), 2u);
   EXPECT_EQ((*lines)[1].request.text(), "two");
 }
 
 TEST(WorkloadTest, Traces) {
-  const std::string csv = write_file("t.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-                                              "2023-11-16 18:15:46.6805900,37,4\n"
-                                              "2023-11-16 18:15:50.9951690,3960,109\n");
+  const std::string csv = write_file("t.csv",
+                                     "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+                                     "2023-11-16 18:15:46.6805900,37,4\n"
+                                     "2023-11-16 18:15:50.9951690,3960,109\n");
   const auto arrivals = read_workload({.trace_file = csv}, model_of(64), {});
   ASSERT_TRUE(arrivals.ok()) << arrivals.status();
   ASSERT_EQ(arrivals->size(), 2u);
@@ -57,8 +60,9 @@ TEST(WorkloadTest, Traces) {
   EXPECT_EQ(large.max_tokens(), 32);
 
   const std::string jsonl = write_file(
-      "t.jsonl", "{\"timestamp\": 10, \"input_length\": 5, \"output_length\": 2, \"hash_ids\": [1]}\n"
-                 "{\"timestamp\": 260, \"input_length\": 6, \"output_length\": 3}\n");
+      "t.jsonl",
+      "{\"timestamp\": 10, \"input_length\": 5, \"output_length\": 2, \"hash_ids\": [1]}\n"
+      "{\"timestamp\": 260, \"input_length\": 6, \"output_length\": 3}\n");
   const auto mooncake = read_workload({.trace_file = jsonl, .max_requests = 5}, model_of(64), {});
   ASSERT_TRUE(mooncake.ok()) << mooncake.status();
   EXPECT_EQ((*mooncake)[1].at, absl::Milliseconds(250));

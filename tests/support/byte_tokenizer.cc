@@ -19,22 +19,31 @@ std::unique_ptr<runtime::Tokenizer> make_byte_tokenizer(const std::vector<std::s
     vocab[first + second] = id++;
     merges.push_back({first, second});
   }
-  const nlohmann::json file = {
-      {"version", "1.0"},
-      {"added_tokens",
-       {{{"id", id}, {"content", "<end>"}, {"special", true}, {"normalized", false},
-         {"lstrip", false}, {"rstrip", false}, {"single_word", false}}}},
-      {"normalizer", nullptr},
-      {"pre_tokenizer",
-       {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true},
-        {"use_regex", false}}},
-      {"post_processor", nullptr},
-      {"decoder",
-       {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true},
-        {"use_regex", true}}},
-      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}}}};
+  const nlohmann::json file = {{"version", "1.0"},
+                               {"added_tokens",
+                                {{{"id", id},
+                                  {"content", "<end>"},
+                                  {"special", true},
+                                  {"normalized", false},
+                                  {"lstrip", false},
+                                  {"rstrip", false},
+                                  {"single_word", false}}}},
+                               {"normalizer", nullptr},
+                               {"pre_tokenizer",
+                                {{"type", "ByteLevel"},
+                                 {"add_prefix_space", false},
+                                 {"trim_offsets", true},
+                                 {"use_regex", false}}},
+                               {"post_processor", nullptr},
+                               {"decoder",
+                                {{"type", "ByteLevel"},
+                                 {"add_prefix_space", true},
+                                 {"trim_offsets", true},
+                                 {"use_regex", true}}},
+                               {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}}}};
   auto tokenizer = runtime::Tokenizer::parse(file.dump(), "byte tokenizer");
-  if (!tokenizer.ok()) std::fprintf(stderr, "%s\n", std::string(tokenizer.status().message()).c_str());
+  if (!tokenizer.ok())
+    std::fprintf(stderr, "%s\n", std::string(tokenizer.status().message()).c_str());
   CHECK(tokenizer.ok());
   return *std::move(tokenizer);
 }

@@ -1,5 +1,5 @@
-// A small byte-level tokenizer made in memory: ids 0 to 255 are the bytes, then the given words (each
-// reachable by merges from left to right), then a control token "<end>".
+// A small byte-level tokenizer made in memory: ids 0 to 255 are the bytes, then the given words
+// (each reachable by merges from left to right), then a control token "<end>".
 #pragma once
 
 #include <cstdint>

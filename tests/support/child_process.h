@@ -1,4 +1,5 @@
-// A program started by a test. Ended by its process id when the object goes; every wait has a limit.
+// A program started by a test. Ended by its process id when the object goes; every wait has a
+// limit.
 #pragma once
 
 #include <sys/types.h>

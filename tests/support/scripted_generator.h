@@ -19,7 +19,7 @@
 namespace brigade::tests {
 
 struct ScriptedOptions {
-  int max_running = 8;   // requests
+  int max_running = 8;  // requests
   int max_waiting = 64;
   size_t stream_capacity = 16;
   int kv_blocks = 1 << 16;

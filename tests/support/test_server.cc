@@ -35,9 +35,7 @@ TestServer::TestServer(ScriptedOptions scripted, runtime::DoorOptions door,
   if (publish_now) publish();
 }
 
-TestServer::~TestServer() {
-  server->stop();
-}
+TestServer::~TestServer() { server->stop(); }
 
 void TestServer::publish() { state.set_generator(generator); }
 

@@ -1,4 +1,5 @@
-// A server over a scripted generator with a channel to it, all in this process; ports are free ones.
+// A server over a scripted generator with a channel to it, all in this process; ports are free
+// ones.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

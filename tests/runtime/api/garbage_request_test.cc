@@ -36,14 +36,21 @@ const Case kCases[] = {
     {"no prompt", [](auto& r) { r.clear_prompt(); }, "prompt"},
     {"empty ids", [](auto& r) { set_ids(r, {}); }, "token_ids.ids"},
     {"empty text", [](auto& r) { r.set_text(""); }, "text"},
-    {"id -1", [](auto& r) { set_ids(r, {1, -1}); }, "token_ids.ids[1]"},
+    {"id -1",
+     [](auto& r) {
+       set_ids(r, {1, -1});
+     },
+     "token_ids.ids[1]"},
     {"id at vocabulary", [](auto& r) { set_ids(r, {kVocab}); }, "token_ids.ids[0]"},
     {"id wraps to 5", [](auto& r) { set_ids(r, {(1ll << 32) + 5}); }, "token_ids.ids[0]"},
-    {"id wraps to 0", [](auto& r) { set_ids(r, {1, 2, 1ll << 32}); }, "token_ids.ids[2]"},
+    {"id wraps to 0",
+     [](auto& r) {
+       set_ids(r, {1, 2, 1ll << 32});
+     },
+     "token_ids.ids[2]"},
     {"ids with a text flag", [](auto& r) { r.set_parse_control_tokens(true); },
      "parse_control_tokens"},
-    {"NaN temperature", [](auto& r) { sampling(r).set_temperature(kNaN); },
-     "sampling.temperature"},
+    {"NaN temperature", [](auto& r) { sampling(r).set_temperature(kNaN); }, "sampling.temperature"},
     {"infinite temperature", [](auto& r) { sampling(r).set_temperature(kInf); },
      "sampling.temperature"},
     {"negative temperature", [](auto& r) { sampling(r).set_temperature(-1); },

@@ -1,12 +1,12 @@
 // Streams through a real channel: order, stop strings, cancellation, deadlines, full queues, slow
 // readers, drain, resumption.
+#include <unistd.h>
 #include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <random>
 #include <string>
 #include <thread>
-#include <unistd.h>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -168,7 +168,8 @@ TEST(GenerateCallTest, Deadline) {
   EXPECT_TRUE(eventually([&] { return no_blocks_in_use(server); }));
 }
 
-// Cancels streams and unary calls at random moments: before the request is out, queued, at any token.
+// Cancels streams and unary calls at random moments: before the request is out, queued, at any
+// token.
 TEST(GenerateCallTest, CancellationAtRandomMoments) {
   const uint64_t seed = test_seed();
   SCOPED_TRACE(replay_note("generate_call_test", seed));
@@ -209,7 +210,8 @@ TEST(GenerateCallTest, CancellationAtRandomMoments) {
   EXPECT_TRUE(run_stream(*server.stub, request_of({1}, 5)).status.ok());
 }
 
-// grpc/grpc issues 37715, 18739: a reader that stands still must cost bounded memory and nobody else.
+// grpc/grpc issues 37715, 18739: a reader that stands still must cost bounded memory and nobody
+// else.
 TEST(GenerateCallTest, SlowReader) {
   TestServer server({.max_running = 64, .stream_capacity = 16});
   const auto stub = v1::Generation::NewStub(dial(server.server->address(), /*small_window=*/true));

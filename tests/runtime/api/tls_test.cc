@@ -1,5 +1,5 @@
-// TLS at the door: who gets in with which certificate. Certificates are made afresh with the openssl
-// command.
+// TLS at the door: who gets in with which certificate. Certificates are made afresh with the
+// openssl command.
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -17,7 +17,8 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-// An authority and two certificates signed by it, for "localhost"; one more authority nobody trusts.
+// An authority and two certificates signed by it, for "localhost"; one more authority nobody
+// trusts.
 class TlsTest : public testing::Test {
  protected:
   static void SetUpTestSuite() {

@@ -17,8 +17,9 @@ namespace brigade::runtime {
 namespace {
 
 constexpr size_t kMaxPatternBytes = 16 << 10;
-// Per match attempt. A run of n spaces costs about n steps, and texts are limited to 16 MiB.
-constexpr uint32_t kMatchSteps = 40'000'000;
+// Steps for one match attempt: a run of n spaces costs the known patterns about n.
+constexpr size_t kBaseSteps = 10'000;
+constexpr size_t kStepsPerByte = 32;
 constexpr uint32_t kHeapKib = 64 << 10;
 // Every repeat of a compiled group is stored apart, so a small text can ask for much memory.
 constexpr size_t kMaxCompiledBytes = 1 << 20;
@@ -26,7 +27,10 @@ constexpr size_t kMaxCompiledBytes = 1 << 20;
 // Searches are cut into windows of start positions, and the clock is read between them.
 constexpr size_t kFirstWindow = 256;
 constexpr size_t kLastWindow = 64 << 10;
-constexpr int kMatchesPerClockRead = 256;
+// The clock is also read after this many matches: fewer on long texts, where one may cost more.
+size_t matches_per_clock_read(size_t bytes) {
+  return std::clamp<size_t>((1 << 24) / (bytes + 1), 16, 256);
+}
 
 // What a thread needs to run any pattern: the match's bounds, backtracking state, limits.
 struct Matcher {
@@ -35,7 +39,6 @@ struct Matcher {
 
   Matcher() {
     CHECK(data != nullptr && limits != nullptr);
-    pcre2_set_match_limit(limits, kMatchSteps);
     pcre2_set_heap_limit(limits, kHeapKib);
   }
   ~Matcher() {
@@ -143,12 +146,15 @@ int Pattern::match(std::string_view text, size_t at, size_t last_start) const {
 
 absl::Status Pattern::find_all(std::string_view text, std::vector<TextRange>* matches) const {
   TimeBudget budget(text.size());
+  const size_t steps = std::min<size_t>(kBaseSteps + kStepsPerByte * text.size(), UINT32_MAX);
+  pcre2_set_match_limit(thread_matcher().limits, static_cast<uint32_t>(steps));
+  const size_t clock_period = matches_per_clock_read(text.size());
   size_t window = kFirstWindow;
-  int calls = 0;
+  size_t calls = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t last_start = std::min(at + window, text.size());
     const int found = match(text, at, last_start);
-    const bool read_clock = found == PCRE2_ERROR_NOMATCH || ++calls % kMatchesPerClockRead == 0;
+    const bool read_clock = found == PCRE2_ERROR_NOMATCH || ++calls % clock_period == 0;
     if (read_clock && last_start < text.size() && budget.used_up()) {
       return gave_up(text.size(), "too much backtracking");
     }

@@ -7,6 +7,8 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 
 option(BRIGADE_RPC "Build what needs gRPC: the servers and the command line" ON)
+set(BRIGADE_UCX AUTO CACHE STRING "UCX between processes: AUTO (when found; never under sanitizers), ON or OFF")
+set_property(CACHE BRIGADE_UCX PROPERTY STRINGS AUTO ON OFF)
 option(BRIGADE_FUZZ "Build the libFuzzer targets (needs clang)" OFF)
 set(BRIGADE_SANITIZE "" CACHE STRING "Sanitizers: empty, address,undefined or thread")
 

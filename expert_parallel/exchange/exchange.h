@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "absl/status/statusor.h"
 #include "kernels/core/device.h"
@@ -32,6 +33,10 @@ class Exchange {
   // the next begin().
   virtual const void* answers() const = 0;
   virtual kernels::DType answer_dtype() const = 0;
+  // After poll() said true: rows (ascending) that lack an answer because nobody holds one of their
+  // experts. Their missing answers are NaN; the caller leaves these rows uncommitted and computes them
+  // again later. Empty while every expert has a holder.
+  virtual std::span<const int32_t> parked_rows() const { return {}; }
 };
 
 }  // namespace brigade::expert_parallel

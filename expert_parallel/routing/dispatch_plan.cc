@@ -35,6 +35,7 @@ void DispatchPlan::start(std::span<const int32_t> experts, int rows) {
 void DispatchPlan::finish() {
   const int terms = rows_ * top_k_;
   for (int term = 0; term < terms; ++term) {
+    if (rank_of_term_[term] == kNotPlanned) continue;
     const int rank_index = rank_of_term_[term] + 1, expert = chosen_[term];
     CHECK(rank_index >= 0 && rank_index < ranks_ && expert >= 0 && expert < experts_);
     ++cursor_[rank_index * experts_ + expert];
@@ -60,6 +61,7 @@ void DispatchPlan::finish() {
   }
   const size_t max_rows = rows_of_rank_.size() / ranks_;
   for (int term = 0; term < terms; ++term) {
+    if (rank_of_term_[term] == kNotPlanned) continue;
     const int row = term / top_k_, rank_index = rank_of_term_[term] + 1;
     int32_t* rows = &rows_of_rank_[rank_index * max_rows];
     int32_t& count = num_rows_of_rank_[rank_index];

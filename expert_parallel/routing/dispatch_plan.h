@@ -27,6 +27,9 @@ struct RankWork {
   int32_t num_entries = 0;
 };
 
+// A choice that leaves a term out of the plan: it has its answer already, or nobody to compute it.
+inline constexpr Rank kNotPlanned = -2;
+
 class DispatchPlan {
  public:
   DispatchPlan(int max_rows, int top_k, int experts, int num_ranks);
@@ -35,10 +38,13 @@ class DispatchPlan {
   // term; all choices of one expert may differ by row (replicas).
   template <typename Choose>
   void build(std::span<const int32_t> experts, int rows, Choose&& choose) {
+    build_terms(experts, rows, [&](int32_t term) { return choose(experts[term], term / top_k_); });
+  }
+  // The same by term (row * top_k + k); the choice may be kNotPlanned.
+  template <typename Choose>
+  void build_terms(std::span<const int32_t> experts, int rows, Choose&& choose) {
     start(experts, rows);
-    for (int32_t entry = 0; entry < rows * top_k_; ++entry) {
-      rank_of_term_[entry] = choose(experts[entry], entry / top_k_);
-    }
+    for (int32_t term = 0; term < rows * top_k_; ++term) rank_of_term_[term] = choose(term);
     finish();
   }
   // The common case: the first replica of the placement.

@@ -87,7 +87,8 @@ class Transport {
   virtual void end_group() = 0;
 
   // Ends a link at once, also with transfers under way. Sends not yet completed end with CANCELLED in
-  // a later progress().
+  // a later progress(). The far end notices when this process ends; while it lives on, the control
+  // plane tells.
   virtual void close_peer(PeerId peer) = 0;
 
   // Moves things on and calls the listener. True when it did something: call again before sleeping.

@@ -40,6 +40,10 @@ TransportLoop::~TransportLoop() {
 void TransportLoop::start() {
   CHECK(!thread_.joinable());
   stopping_ = false;
+  {
+    std::lock_guard<std::mutex> lock(tasks_mutex_);
+    running_ = true;
+  }
   thread_ = std::thread([this] { run(); });
 }
 
@@ -53,8 +57,53 @@ void TransportLoop::run() {
   while (!stopping_) {
     if (const absl::Status status = turn(); !status.ok()) {
       client_.on_loop_failed(status);
-      return;
+      break;
     }
+  }
+  run_tasks();
+  {
+    std::lock_guard<std::mutex> lock(tasks_mutex_);
+    running_ = false;
+  }
+  run_tasks();  // what came in between
+}
+
+absl::Status TransportLoop::call(std::function<void()> task, absl::Time deadline) {
+  auto waiting = std::make_shared<Task>();
+  waiting->work = std::move(task);
+  std::unique_lock<std::mutex> lock(tasks_mutex_);
+  if (!running_) {
+    lock.unlock();
+    waiting->work();
+    return absl::OkStatus();
+  }
+  if (tasks_.size() >= kMaxTasks) {
+    return absl::ResourceExhaustedError(absl::StrCat(kMaxTasks, " calls wait for the transport's thread"));
+  }
+  tasks_.push_back(waiting);
+  wake();
+  const auto moved_on = [&] { return waiting->state != Task::kWaiting; };
+  if (!task_moved_.wait_until(lock, absl::ToChronoTime(deadline), moved_on)) {
+    waiting->state = Task::kAbandoned;
+    return absl::DeadlineExceededError("the transport's thread did not take the call in time");
+  }
+  // A task never waits, so its end is near.
+  task_moved_.wait(lock, [&] { return waiting->state == Task::kDone; });
+  return absl::OkStatus();
+}
+
+void TransportLoop::run_tasks() {
+  std::unique_lock<std::mutex> lock(tasks_mutex_);
+  while (!tasks_.empty()) {
+    const std::shared_ptr<Task> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    if (task->state == Task::kAbandoned) continue;
+    task->state = Task::kRunning;
+    lock.unlock();
+    task->work();
+    lock.lock();
+    task->state = Task::kDone;
+    task_moved_.notify_all();
   }
 }
 
@@ -62,6 +111,7 @@ absl::Status TransportLoop::turn() {
   woken_.clear();  // before the work: a wake during it must not be lost
   while (transport_.progress()) {
   }
+  run_tasks();
   const absl::Time next = client_.on_turn();
   if (next == absl::InfinitePast() || stopping_) return absl::OkStatus();
   ASSIGN_OR_RETURN(const bool armed, transport_.arm());

@@ -5,7 +5,11 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 #include "expert_parallel/transport/event_fd.h"
@@ -30,8 +34,18 @@ class TransportLoop {
   void start();
   void stop();  // ends the thread; the transport is then the caller's again
   void wake() { woken_.signal(); }
+  // Runs a task on the progress thread and waits for its end; on the caller's thread while the loop does
+  // not run. For the control plane (links, experts), never per step. DEADLINE_EXCEEDED: it has not
+  // begun and never will. RESOURCE_EXHAUSTED: too many callers.
+  absl::Status call(std::function<void()> task, absl::Time deadline);
 
  private:
+  struct Task {
+    std::function<void()> work;
+    enum { kWaiting, kRunning, kDone, kAbandoned } state = kWaiting;
+  };
+  static constexpr size_t kMaxTasks = 64;
+  void run_tasks();
   void run();
   absl::Status turn();
   absl::Status sleep_until(absl::Time deadline);
@@ -41,6 +55,10 @@ class TransportLoop {
   EventFd woken_;
   int epoll_ = -1;
   std::atomic<bool> stopping_{false};
+  std::mutex tasks_mutex_;
+  std::condition_variable task_moved_;
+  std::deque<std::shared_ptr<Task>> tasks_;  // at most kMaxTasks
+  bool running_ = false;                     // tasks are taken by the loop
   std::thread thread_;
 };
 

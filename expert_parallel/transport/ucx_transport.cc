@@ -6,9 +6,9 @@
 #include <ucs/config/global_opts.h>
 #include <ucs/debug/debug.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <random>
@@ -16,22 +16,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "expert_parallel/transport/aligned_block.h"
 #include "expert_parallel/transport/link_address.h"
+#include "expert_parallel/transport/ucx_link.h"
+#include "expert_parallel/transport/ucx_settings.h"
 #include "kernels/core/check.h"
 #include "kernels/core/status.h"
 
 namespace brigade::expert_parallel {
 namespace {
 
-// Tag: kind (4 bits) | credits returned (12) | nonce (16) | link at the receiver (32).
-enum TagKind : uint64_t { kData = 1, kCredit = 2 };
-constexpr uint64_t kCreditsMask = 0xfffull << 48;
-constexpr uint64_t make_tag(TagKind kind, uint32_t credits, uint16_t nonce, uint32_t link) {
-  return uint64_t(kind) << 60 | uint64_t(credits) << 48 | uint64_t(nonce) << 32 | link;
-}
-constexpr uint32_t tag_credits(uint64_t tag) { return (tag & kCreditsMask) >> 48; }
-constexpr int kMaxWindow = 0xfff;
+using namespace ucx;
+
+static_assert(sizeof(MessagePart) == sizeof(ucp_dt_iov_t) && offsetof(MessagePart, bytes) == offsetof(ucp_dt_iov_t, length));
 
 absl::Status ucx_error(const char* call, ucs_status_t status) {
   return absl::InternalError(absl::StrCat("UCX ", call, ": ", ucs_status_string(status)));
@@ -50,87 +46,6 @@ void quiet_process_once() {
     if (std::getenv("UCX_LOG_LEVEL") == nullptr) ucs_global_opts.log_component.log_level = UCS_LOG_LEVEL_FATAL;
   });
 }
-
-// Settings by measurement. Rendezvous costs two more trips and only pays above our message size; the
-// larger posix segments keep a sender from spinning on a full queue; peer error handling switches
-// posix off unless asked for; keepalive is how a dead peer is seen over shared memory, while over TCP
-// UCX's own probes hide a cut link from the kernel's keepalive.
-std::vector<std::pair<const char*, std::string>> settings(const UcxOptions& options) {
-  std::vector<std::pair<const char*, std::string>> all;
-  const bool shared = options.shared_memory && options.transports.empty();
-  all.emplace_back("TLS", !options.transports.empty() ? options.transports : shared ? "posix,self,tcp" : "tcp,self");
-  if (!options.net_devices.empty()) all.emplace_back("NET_DEVICES", options.net_devices);
-  all.emplace_back("RNDV_THRESH", "inf");
-  if (shared) {
-    all.emplace_back("POSIX_ERROR_HANDLING", "y");
-    all.emplace_back("POSIX_SEG_SIZE", "32K");
-    all.emplace_back("POSIX_FIFO_SIZE", "256");
-    const int64_t keepalive = absl::ToInt64Milliseconds(options.transport.keepalive);
-    all.emplace_back("KEEPALIVE_INTERVAL", absl::StrCat(keepalive, "ms"));
-  } else {
-    all.emplace_back("KEEPALIVE_INTERVAL", "inf");
-  }
-  all.emplace_back("TCP_KEEPIDLE", "2s");
-  all.emplace_back("TCP_KEEPINTVL", "1s");
-  all.emplace_back("TCP_KEEPCNT", "3");
-  return all;
-}
-
-struct Link;
-
-struct ReceiveSlot {
-  Link* link = nullptr;
-  int buffer = -1;          // -1: a slot for credit messages
-  void* request = nullptr;  // set while posted and cancellable
-  bool posted = false;
-};
-
-struct SendSlot {
-  Link* link = nullptr;
-  Message message;
-  uint64_t cookie = 0;
-  ucp_dt_iov_t parts[2];
-};
-
-class UcxTransport;
-
-// One end of a link. Lives until it is closed and UCX and the listener have given everything back.
-struct Link {
-  Link(UcxTransport* transport, PeerId peer, const TransportOptions& options, uint16_t nonce)
-      : transport(transport), peer(peer), nonce(nonce),
-        buffers(options.window, options.max_message_bytes),
-        receives(2 * options.window + 1), sends(options.send_queue) {
-    for (int i = 0; i < 2 * options.window + 1; ++i) {
-      receives[i] = {.link = this, .buffer = i < options.window ? i : -1};
-    }
-    for (SendSlot& slot : sends) {
-      slot.link = this;
-      free_sends.push_back(&slot);
-    }
-  }
-  bool usable() const { return open && endpoint != nullptr && failure.ok(); }
-  bool given_back() const { return posted == 0 && in_flight == 0 && receipts == 0 && closing == nullptr; }
-
-  UcxTransport* const transport;
-  const PeerId peer;
-  const uint16_t nonce;
-  const AlignedBlock buffers;
-  std::vector<ReceiveSlot> receives;
-  std::vector<SendSlot> sends;
-  std::vector<SendSlot*> free_sends;
-  std::deque<SendSlot*> waiting;  // for a credit; at most sends.size()
-  ucp_ep_h endpoint = nullptr;
-  void* closing = nullptr;
-  uint32_t far_link = 0;
-  uint16_t far_nonce = 0;
-  size_t far_max_bytes = 0;
-  int credits = 0;         // messages that we may send
-  int owed = 0;            // credits not yet returned
-  int posted = 0, in_flight = 0, receipts = 0;
-  bool open = true;
-  absl::Status failure;
-  bool failure_reported = false;
-};
 
 class UcxTransport final : public Transport {
  public:
@@ -168,6 +83,7 @@ class UcxTransport final : public Transport {
     absl::Status status;
   };
 
+  static UcxTransport& owner(Link& link) { return *static_cast<UcxTransport*>(link.owner); }
   static void on_receive(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info, void* slot);
   static void on_send(void* request, ucs_status_t status, void* slot);
   static void on_error(void* link, ucp_ep_h, ucs_status_t status);
@@ -214,8 +130,8 @@ absl::Status UcxTransport::start(const UcxOptions& options) {
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return ucx_error("ucp_config_read", status);
-  for (const auto& [name, value] : settings(options)) {
-    status = ucp_config_modify(config, name, value.c_str());
+  for (const auto& [name, value] : ucx_settings(options)) {
+    status = ucp_config_modify(config, name.c_str(), value.c_str());
     if (status == UCS_OK) continue;
     ucp_config_release(config);
     return ucx_error(absl::StrCat("setting ", name, "=", value).c_str(), status);
@@ -375,7 +291,7 @@ void UcxTransport::on_send(void* request, ucs_status_t status, void* user_data) 
   const absl::Status result = status == UCS_OK ? absl::OkStatus()
                               : !link.open     ? absl::CancelledError("the link was closed")
                                                : ucx_error("send", status);
-  link.transport->finish_send(*slot, result);
+  owner(link).finish_send(*slot, result);
 }
 
 void UcxTransport::finish_send(SendSlot& slot, const absl::Status& status) {
@@ -408,7 +324,7 @@ void UcxTransport::post_receive(ReceiveSlot& slot) {
 void UcxTransport::on_receive(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info, void* user_data) {
   auto* slot = static_cast<ReceiveSlot*>(user_data);
   Link& link = *slot->link;
-  UcxTransport& self = *link.transport;
+  UcxTransport& self = owner(link);
   const ucp_tag_recv_info_t got = *info;  // lies inside the request
   ucp_request_free(request);
   slot->request = nullptr;
@@ -452,7 +368,7 @@ void UcxTransport::send_credits(Link& link) {
 
 void UcxTransport::on_error(void* user_data, ucp_ep_h, ucs_status_t status) {
   auto* link = static_cast<Link*>(user_data);
-  link->transport->fail(*link, absl::UnavailableError(absl::StrCat(
+  owner(*link).fail(*link, absl::UnavailableError(absl::StrCat(
                                    "link ", link->peer, ": ", ucs_status_string(status))));
 }
 

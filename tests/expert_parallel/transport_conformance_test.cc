@@ -226,7 +226,8 @@ TEST_P(TransportConformance, ClosingInMidTransferReturnsAndCompletesEverySend) {
     ASSERT_TRUE(drive({a.get(), b.get()}, [&] { return a->sent.size() == 6; })) << "round " << round;
     EXPECT_TRUE(absl::IsCancelled(a->sent[5])) << a->sent[5];
     // What did arrive is whole, and stays readable after the end.
-    ASSERT_TRUE(drive({a.get(), b.get()}, [&] { return b->lost.size() == 1; }));
+    b->transport().close_peer(link.b);
+    drive_for({a.get(), b.get()}, absl::Milliseconds(2));
     for (size_t i = 0; i < b->received.size(); ++i) {
       EXPECT_TRUE(b->received[i].bytes == pattern(kMaxFrameBytes, i));
       EXPECT_EQ(0, std::memcmp(b->received[i].in_place.data(), b->received[i].bytes.data(), kMaxFrameBytes));

@@ -1,0 +1,85 @@
+// One end of a UCX link: posted receives, sends under way, credits. Plain state; ucx_transport.cc moves it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "expert_parallel/transport/aligned_block.h"
+#include "expert_parallel/transport/transport.h"
+
+struct ucp_ep;
+
+namespace brigade::expert_parallel::ucx {
+
+// Tag: kind (4 bits) | credits returned (12) | nonce (16) | link at the receiver (32).
+enum TagKind : uint64_t { kData = 1, kCredit = 2 };
+constexpr uint64_t kCreditsMask = 0xfffull << 48;
+constexpr uint64_t make_tag(TagKind kind, uint32_t credits, uint16_t nonce, uint32_t link) {
+  return uint64_t(kind) << 60 | uint64_t(credits) << 48 | uint64_t(nonce) << 32 | link;
+}
+constexpr uint32_t tag_credits(uint64_t tag) { return (tag & kCreditsMask) >> 48; }
+constexpr int kMaxWindow = 0xfff;
+
+struct Link;
+
+// As UCX describes the pieces of a message.
+struct MessagePart {
+  void* data;
+  size_t bytes;
+};
+
+struct ReceiveSlot {
+  Link* link = nullptr;
+  int buffer = -1;          // -1: a slot for credit messages
+  void* request = nullptr;  // set while posted and cancellable
+  bool posted = false;
+};
+
+struct SendSlot {
+  Link* link = nullptr;
+  Message message;
+  uint64_t cookie = 0;
+  MessagePart parts[2];
+};
+
+// One end of a link. Lives until it is closed and UCX and the listener have given everything back.
+struct Link {
+  Link(void* owner, PeerId peer, const TransportOptions& options, uint16_t nonce)
+      : owner(owner), peer(peer), nonce(nonce),
+        buffers(options.window, options.max_message_bytes),
+        receives(2 * options.window + 1), sends(options.send_queue) {
+    for (int i = 0; i < 2 * options.window + 1; ++i) {
+      receives[i] = {.link = this, .buffer = i < options.window ? i : -1};
+    }
+    for (SendSlot& slot : sends) {
+      slot.link = this;
+      free_sends.push_back(&slot);
+    }
+  }
+  bool usable() const { return open && endpoint != nullptr && failure.ok(); }
+  bool given_back() const { return posted == 0 && in_flight == 0 && receipts == 0 && closing == nullptr; }
+
+  void* const owner;      // the transport
+  const PeerId peer;
+  const uint16_t nonce;
+  const AlignedBlock buffers;
+  std::vector<ReceiveSlot> receives;
+  std::vector<SendSlot> sends;
+  std::vector<SendSlot*> free_sends;
+  std::deque<SendSlot*> waiting;  // for a credit; at most sends.size()
+  ucp_ep* endpoint = nullptr;
+  void* closing = nullptr;
+  uint32_t far_link = 0;
+  uint16_t far_nonce = 0;
+  size_t far_max_bytes = 0;
+  int credits = 0;         // messages that we may send
+  int owed = 0;            // credits not yet returned
+  int posted = 0, in_flight = 0, receipts = 0;
+  bool open = true;
+  absl::Status failure;
+  bool failure_reported = false;
+};
+
+}  // namespace brigade::expert_parallel::ucx

@@ -73,7 +73,9 @@ class LoopbackTransport final : public Transport {
   ~LoopbackTransport() override { (void)shut_down(absl::InfinitePast()); }
 
   TransportCaps caps() const override {
-    return {.max_message_bytes = options_.max_message_bytes, .grouped_posting = true};
+    return {.max_message_bytes = options_.max_message_bytes,
+            .send_queue = options_.send_queue,
+            .grouped_posting = true};
   }
   void set_listener(TransportListener* listener) override { listener_ = listener; }
 

@@ -27,6 +27,7 @@ using PeerId = uint32_t;
 
 struct TransportCaps {
   size_t max_message_bytes = 0;  // head and body together
+  int send_queue = 0;            // of one link: accepted and not completed
   bool device_memory = false;    // a body may lie in device memory
   // Sizes must be known on the host before data moves (a padded, device-counted mode says false).
   bool counts_on_host = true;

@@ -54,7 +54,7 @@ class UcxTransport final : public Transport {
   ~UcxTransport() override;
   absl::Status start(const UcxOptions& options);
 
-  TransportCaps caps() const override { return {.max_message_bytes = options_.max_message_bytes}; }
+  TransportCaps caps() const override { return {.max_message_bytes = options_.max_message_bytes, .send_queue = options_.send_queue}; }
   void set_listener(TransportListener* listener) override { listener_ = listener; }
   absl::StatusOr<PeerId> open_link() override;
   absl::StatusOr<std::string> address(PeerId peer) const override;

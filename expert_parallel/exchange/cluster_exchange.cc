@@ -1,0 +1,290 @@
+#include "expert_parallel/exchange/cluster_exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "kernels/core/check.h"
+#include "kernels/core/status.h"
+
+namespace brigade::expert_parallel {
+namespace {
+
+using kernels::Buffer;
+
+// A change of the cluster in the middle of a layer waits this long for the device, at most.
+constexpr absl::Duration kReplanTimeout = absl::Seconds(10);
+
+void add(std::atomic<uint64_t>& counter, uint64_t amount) { counter.fetch_add(amount, std::memory_order_relaxed); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ClusterExchange>> ClusterExchange::create(kernels::Device& device,
+                                                                         WorkerLinks& links,
+                                                                         const ExpertShard* shard,
+                                                                         const ClusterExchangeConfig& config) {
+  if (config.microbatch < 0 || config.microbatch >= links.config().microbatches || config.max_rows < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("exchange of microbatch ", config.microbatch, " with ",
+                                                   config.max_rows, " rows: links serve ",
+                                                   links.config().microbatches, " microbatches"));
+  }
+  if (links.config().limits.max_slots < config.max_rows * config.geometry.top_k) {
+    return absl::InvalidArgumentError(absl::StrCat("exchange of ", config.max_rows, " rows: frames carry ",
+                                                   links.config().limits.max_slots, " slots"));
+  }
+  auto exchange = std::unique_ptr<ClusterExchange>(new ClusterExchange(
+      links, shard, config, device.kind() == kernels::DeviceKind::kCpu));
+  RETURN_IF_ERROR(exchange->plan_buffers(device));
+  links.attach(config.microbatch, exchange.get());
+  return exchange;
+}
+
+ClusterExchange::ClusterExchange(WorkerLinks& links, const ExpertShard* shard,
+                                 const ClusterExchangeConfig& config, bool host_memory)
+    : links_(links),
+      shard_(shard),
+      config_(config),
+      host_memory_(host_memory),
+      plan_(config.max_rows, config.geometry.top_k, config.geometry.experts, links.config().num_ranks),
+      packer_(config.max_rows, config.geometry.top_k, links.config().num_ranks, config.geometry.hidden),
+      slots_(config.max_rows * config.geometry.top_k,
+             size_t(config.geometry.hidden) * kernels::dtype_bytes(config.geometry.wire_dtype)),
+      rank_of_term_(size_t(config.max_rows) * config.geometry.top_k),
+      sent_(rank_of_term_.size()) {
+  parked_.reserve(config.max_rows);
+}
+
+ClusterExchange::~ClusterExchange() {
+  slots_.end();
+  links_.attach(config_.microbatch, nullptr);
+}
+
+absl::Status ClusterExchange::plan_buffers(kernels::Device& device) {
+  const ExpertGeometry& geometry = config_.geometry;
+  const size_t terms = rank_of_term_.size();
+  const size_t answer_bytes = terms * geometry.hidden * kernels::dtype_bytes(geometry.wire_dtype);
+  ASSIGN_OR_RETURN(answers_, Buffer::allocate(device, answer_bytes));
+  if (shard_ != nullptr) {
+    ASSIGN_OR_RETURN(local_, LocalExperts::create(device, *shard_, config_.max_rows));
+  }
+  if (!host_memory_) {
+    host_x_ = AlignedBlock(1, size_t(config_.max_rows) * geometry.hidden * sizeof(float));
+    host_answers_ = AlignedBlock(1, answer_bytes);
+  }
+  return absl::OkStatus();
+}
+
+// The first replica that is there.
+Rank ClusterExchange::holder(int32_t expert) const {
+  for (const Rank rank : view_->placement->replicas(layer_.moe_layer, expert)) {
+    if (rank == kCoordinator) {
+      if (shard_ != nullptr && shard_->holds(layer_.moe_layer, expert)) return rank;
+    } else if (view_->incarnation_of(rank) != 0) {
+      return rank;
+    }
+  }
+  return kNotPlanned;
+}
+
+absl::Status ClusterExchange::begin(kernels::Stream& stream, const LayerRows& layer, kernels::Waker* waker) {
+  if (view_ == nullptr) return absl::FailedPreconditionError("exchange: no view of the cluster yet");
+  if (layer.rows > config_.max_rows) {
+    return absl::InvalidArgumentError(absl::StrCat("exchange of MoE layer ", layer.moe_layer, ": ", layer.rows,
+                                                   " rows, planned for ", config_.max_rows));
+  }
+  stream_ = &stream;
+  layer_ = layer;
+  waker_.store(waker, std::memory_order_release);
+  active_ = true;
+  step_ = links_.next_step();
+  parked_.clear();
+  const int terms = layer.rows * config_.geometry.top_k;
+  std::fill(sent_.begin(), sent_.begin() + terms, 0);
+  slots_.begin(step_, static_cast<uint32_t>(layer.moe_layer), terms,
+               host_memory_ ? answers_.as<std::byte>() : host_answers_.at(0));
+  plan_.build_terms({layer.experts, static_cast<size_t>(terms)}, layer.rows, [&](int32_t term) {
+    const Rank rank = rank_of_term_[term] = holder(layer.experts[term]);
+    rank == kNotPlanned ? slots_.homeless(term) : slots_.expect(term);
+    return rank;
+  });
+  if (!host_memory_ && terms > 0) {
+    RETURN_IF_ERROR(stream.copy_to_host(host_x_.at(0), layer.x,
+                                        size_t(layer.rows) * config_.geometry.hidden * sizeof(float)));
+    ASSIGN_OR_RETURN(x_on_host_, stream.record(waker));
+  }
+  add(counters_.exchanges, 1);
+  return carry_out();
+}
+
+// What the plan says: local experts now, frames as far as there are buffers.
+absl::Status ClusterExchange::carry_out() {
+  packer_.start(plan_);
+  count_shares();
+  // Remote frames leave first, so that workers compute while this thread does.
+  pack();
+  for (const RankWork& work : plan_.work()) {
+    if (work.rank != kCoordinator) continue;
+    for (int32_t i = work.first_entry; i < work.first_entry + work.num_entries; ++i) {
+      slots_.answered_here(plan_.entry_slot()[i]);
+    }
+    RETURN_IF_ERROR(local_->run(*stream_, plan_, work, layer_.moe_layer, layer_.x, answers_.data()));
+  }
+  return absl::OkStatus();
+}
+
+void ClusterExchange::count_shares() {
+  bool several = false;
+  for (const FramePacker::Share& share : packer_.shares()) {
+    several |= share.frames > 1;
+    int32_t rows_with_several = 0;
+    int32_t last = -1, terms = 0;  // of one travelling row
+    for (const int32_t slot : packer_.slots_by_row(share)) {
+      const int32_t row = slot / config_.geometry.top_k;
+      terms = row == last ? terms + 1 : 1;
+      last = row;
+      rows_with_several += terms == 2;
+    }
+    add(counters_.rows_with_several_experts, rows_with_several);
+  }
+  add(counters_.with_several_frames, several);
+  const auto live = std::count_if(view_->incarnation.begin(), view_->incarnation.end(),
+                                  [](uint64_t incarnation) { return incarnation != 0; });
+  add(counters_.workers_without_rows, std::max<int64_t>(0, live - int64_t(packer_.shares().size())));
+}
+
+void ClusterExchange::pack() {
+  if (!host_memory_ && !x_on_host_.ready()) return;
+  bool packed = false, starved = false;
+  for (FramePacker::Share& share : packer_.shares()) {
+    while (!share.done()) {
+      if (!pack_share(share)) {
+        // Ask to be woken, then look once more: the buffer may have come back in between.
+        starved_.store(true, std::memory_order_seq_cst);
+        if (!pack_share(share)) {
+          starved = true;
+          break;
+        }
+      }
+      packed = true;
+    }
+  }
+  if (!starved) starved_.store(false, std::memory_order_relaxed);
+  if (packed) links_.flush();
+}
+
+bool ClusterExchange::pack_share(FramePacker::Share& share) {
+  std::byte* frame = links_.acquire(share.rank);
+  if (frame == nullptr) return false;
+  const FrameHeader header = {.session = links_.config().session,
+                              .receiver = {share.rank, view_->incarnation_of(share.rank)},
+                              .sender = links_.self(),
+                              .placement_version = view_->placement->version(),
+                              .step = step_,
+                              .microbatch = static_cast<uint32_t>(config_.microbatch),
+                              .layer = static_cast<uint32_t>(layer_.moe_layer)};
+  const float* x = host_memory_ ? layer_.x : reinterpret_cast<const float*>(host_x_.at(0));
+  const int row = share.next_row;
+  std::span<const int32_t> terms;
+  const size_t bytes = packer_.write(share, header, x, frame, &terms);
+  for (const int32_t term : terms) sent_[term] = 1;
+  links_.submit(share.rank, frame, bytes, static_cast<uint32_t>(share.next_row - row));
+  return true;
+}
+
+absl::Status ClusterExchange::set_view(std::shared_ptr<const ClusterView> view) {
+  if (view == nullptr || view->placement == nullptr ||
+      view->placement->experts() != config_.geometry.experts ||
+      view->placement->moe_layers() != config_.geometry.moe_layers ||
+      view->incarnation.size() > static_cast<size_t>(links_.config().num_ranks)) {
+    return absl::InvalidArgumentError("exchange: the view's placement does not fit the model or the rank slots");
+  }
+  const std::shared_ptr<const ClusterView> before = std::exchange(view_, std::move(view));
+  if (!active_) return absl::OkStatus();
+  // The plan is read by copies that may still be under way.
+  if (!host_memory_) RETURN_IF_ERROR(stream_->synchronize(absl::Now() + kReplanTimeout));
+  const int terms = layer_.rows * config_.geometry.top_k;
+  last_replayed_row_ = -1;
+  plan_.build_terms({layer_.experts, static_cast<size_t>(terms)}, layer_.rows,
+                    [&](int32_t term) { return replan(term, *before); });
+  return carry_out();
+}
+
+// Who computes an unanswered term from now on; kNotPlanned leaves it with whoever has it.
+Rank ClusterExchange::replan(int32_t term, const ClusterView& before) {
+  const Rank rank = rank_of_term_[term];
+  if (slots_.is_answered(term)) return kNotPlanned;
+  const bool lost = rank != kNotPlanned && view_->incarnation_of(rank) != before.incarnation_of(rank);
+  const bool declined = slots_.take_declined(term);
+  if (rank != kNotPlanned && sent_[term] && !lost && !declined) return kNotPlanned;
+  const Rank next = rank_of_term_[term] = holder(layer_.experts[term]);
+  next == kNotPlanned ? slots_.homeless(term) : slots_.expect(term);
+  const int32_t row = term / config_.geometry.top_k;
+  if ((lost || declined) && row != last_replayed_row_) {
+    last_replayed_row_ = row;
+    add(counters_.replayed_rows, 1);
+  }
+  sent_[term] = 0;
+  return next;
+}
+
+absl::StatusOr<bool> ClusterExchange::poll() {
+  if (!active_) return true;
+  pack();
+  if (!slots_.complete()) return false;
+  if (config_.homeless_rows == HomelessRows::kWait) {
+    for (int32_t term = 0; term < layer_.rows * config_.geometry.top_k; ++term) {
+      if (slots_.is_homeless(term)) return false;
+    }
+  }
+  RETURN_IF_ERROR(finish());
+  active_ = false;
+  return true;
+}
+
+// Every expected answer is there: bring what came from workers to the device, and mark what is missing.
+absl::Status ClusterExchange::finish() {
+  const int top_k = config_.geometry.top_k, terms = layer_.rows * top_k;
+  const size_t row_bytes = size_t(config_.geometry.hidden) * kernels::dtype_bytes(config_.geometry.wire_dtype);
+  for (int32_t term = 0; term < terms;) {
+    const Rank rank = rank_of_term_[term];
+    int32_t end = term + 1;
+    while (end < terms && rank_of_term_[end] == rank) ++end;
+    std::byte* on_device = answers_.as<std::byte>() + term * row_bytes;
+    const size_t bytes = (end - term) * row_bytes;
+    if (rank == kNotPlanned) {
+      RETURN_IF_ERROR(stream_->fill_bytes(on_device, 0xff, bytes));  // NaN in f32 and bf16
+      for (int32_t row = term / top_k; row <= (end - 1) / top_k; ++row) {
+        if (parked_.empty() || parked_.back() != row) parked_.push_back(row);
+      }
+    } else if (rank != kCoordinator && !host_memory_) {
+      RETURN_IF_ERROR(stream_->copy_to_device(on_device, host_answers_.at(0) + term * row_bytes, bytes));
+    }
+    term = end;
+  }
+  add(counters_.parked_rows, parked_.size());
+  return absl::OkStatus();
+}
+
+std::vector<Rank> ClusterExchange::waiting_for() {
+  std::vector<Rank> ranks;
+  if (!active_) return ranks;
+  for (int32_t term = 0; term < layer_.rows * config_.geometry.top_k; ++term) {
+    if (!slots_.is_answered(term) && rank_of_term_[term] >= 0) ranks.push_back(rank_of_term_[term]);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+void ClusterExchange::on_frame(Rank, const FrameView& frame) {
+  if (!slots_.fill(frame)) return;
+  if (kernels::Waker* waker = waker_.load(std::memory_order_acquire)) waker->wake();
+}
+
+void ClusterExchange::on_room() {
+  if (!starved_.exchange(false, std::memory_order_seq_cst)) return;
+  if (kernels::Waker* waker = waker_.load(std::memory_order_acquire)) waker->wake();
+}
+
+}  // namespace brigade::expert_parallel

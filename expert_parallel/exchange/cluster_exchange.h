@@ -1,0 +1,112 @@
+// The exchange of a coordinator with workers: rows go once to each rank that holds one of their experts,
+// local experts run through the same plan without a copy, answers come back into their slots. Which
+// rank computes a term never changes its bits. When the cluster changes in the middle of a layer,
+// set_view() sends what is still unanswered elsewhere; terms whose expert nobody holds park their rows.
+// Step thread, except where AnswerSink says otherwise; one object per microbatch, no allocation after
+// create().
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "expert_parallel/exchange/answer_slots.h"
+#include "expert_parallel/exchange/cluster_view.h"
+#include "expert_parallel/exchange/exchange.h"
+#include "expert_parallel/exchange/frame_packer.h"
+#include "expert_parallel/exchange/local_experts.h"
+#include "expert_parallel/exchange/worker_links.h"
+#include "expert_parallel/experts/expert_shard.h"
+
+namespace brigade::expert_parallel {
+
+// Rows of an expert that nobody holds: either the other rows go on without them, or the layer waits
+// until a view has a holder.
+enum class HomelessRows { kPark, kWait };
+
+struct ClusterExchangeConfig {
+  ExpertGeometry geometry;
+  int microbatch = 0;
+  int max_rows = 0;
+  HomelessRows homeless_rows = HomelessRows::kPark;
+};
+
+// Any thread reads them while the exchange runs.
+struct ExchangeCounters {
+  std::atomic<uint64_t> exchanges{0};
+  std::atomic<uint64_t> with_several_frames{0};          // to one worker
+  std::atomic<uint64_t> rows_with_several_experts{0};    // on one worker
+  std::atomic<uint64_t> workers_without_rows{0};         // live ranks that took no part, summed
+  std::atomic<uint64_t> replayed_rows{0};
+  std::atomic<uint64_t> parked_rows{0};
+};
+
+class ClusterExchange final : public Exchange, public AnswerSink {
+ public:
+  // Links, device and shard outlive the exchange; shard is null where the coordinator holds no experts.
+  static absl::StatusOr<std::unique_ptr<ClusterExchange>> create(kernels::Device& device,
+                                                                 WorkerLinks& links, const ExpertShard* shard,
+                                                                 const ClusterExchangeConfig& config);
+  ~ClusterExchange() override;
+
+  // Between layers: the next begin() uses it. In a layer: unanswered terms of ranks that are gone, of a
+  // new life, or that declined them are sent by the new view at once.
+  absl::Status set_view(std::shared_ptr<const ClusterView> view);
+
+  absl::Status begin(kernels::Stream& stream, const LayerRows& layer, kernels::Waker* waker) override;
+  absl::StatusOr<bool> poll() override;
+  const void* answers() const override { return answers_.data(); }
+  kernels::DType answer_dtype() const override { return config_.geometry.wire_dtype; }
+  std::span<const int32_t> parked_rows() const override { return parked_; }
+
+  // Ranks that owe an answer now, for whoever watches deadlines. Allocates.
+  std::vector<Rank> waiting_for();
+
+  const ExchangeCounters& counters() const { return counters_; }
+  uint64_t late_answers() const { return slots_.late(); }
+  uint64_t declined_terms() const { return slots_.declined(); }
+
+  void on_frame(Rank rank, const FrameView& frame) override;
+  void on_room() override;
+
+ private:
+  ClusterExchange(WorkerLinks& links, const ExpertShard* shard, const ClusterExchangeConfig& config,
+                  bool host_memory);
+  absl::Status plan_buffers(kernels::Device& device);
+  Rank holder(int32_t expert) const;
+  Rank replan(int32_t term, const ClusterView& before);
+  absl::Status carry_out();
+  void count_shares();
+  void pack();
+  bool pack_share(FramePacker::Share& share);
+  absl::Status finish();
+
+  WorkerLinks& links_;
+  const ExpertShard* const shard_;
+  const ClusterExchangeConfig config_;
+  const bool host_memory_;  // device memory is the host's: rows are read and answers written in place
+  std::shared_ptr<const ClusterView> view_;
+  DispatchPlan plan_;
+  FramePacker packer_;
+  AnswerSlots slots_;
+  std::unique_ptr<LocalExperts> local_;  // null without a shard
+  ExchangeCounters counters_;
+
+  kernels::Buffer answers_;             // device [max_rows * top_k, hidden] of the wire dtype
+  AlignedBlock host_x_, host_answers_;  // only where device memory is not the host's
+
+  // Of the layer under way.
+  kernels::Stream* stream_ = nullptr;
+  LayerRows layer_;
+  std::atomic<kernels::Waker*> waker_{nullptr};
+  kernels::Event x_on_host_;
+  uint64_t step_ = 0;
+  bool active_ = false;
+  std::vector<Rank> rank_of_term_;
+  std::vector<uint8_t> sent_;            // by term
+  std::vector<int32_t> parked_;
+  int32_t last_replayed_row_ = -1;
+  std::atomic<bool> starved_{false};     // frames wait for a buffer
+};
+
+}  // namespace brigade::expert_parallel

@@ -1,0 +1,195 @@
+#include "expert_parallel/exchange/worker_links.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "kernels/core/check.h"
+#include "kernels/core/status.h"
+
+namespace brigade::expert_parallel {
+
+WorkerLinks::WorkerLinks(std::unique_ptr<Transport> transport, const WorkerLinksConfig& config,
+                         LossReport on_lost)
+    : transport_(std::move(transport)),
+      config_(config),
+      on_lost_(std::move(on_lost)),
+      sinks_(config.microbatches),
+      loop_(*transport_, *this) {
+  CHECK(config_.frames_per_rank <= transport_->caps().send_queue);
+  for (int rank = 0; rank < config_.num_ranks; ++rank) {
+    ranks_.push_back(std::make_unique<RankSlot>());
+    ranks_.back()->buffers = AlignedBlock(config_.frames_per_rank, kMaxFrameBytes);
+    for (int i = 0; i < config_.frames_per_rank; ++i) ranks_.back()->free.push_back(i);
+  }
+  outbox_.reserve(size_t(config_.num_ranks) * config_.frames_per_rank);
+  sending_.reserve(outbox_.capacity());
+}
+
+WorkerLinks::~WorkerLinks() {
+  stop();
+  (void)transport_->shut_down(absl::Now() + absl::Seconds(2));
+}
+
+void WorkerLinks::start() { loop_.start(); }
+void WorkerLinks::stop() { loop_.stop(); }
+
+void WorkerLinks::attach(int microbatch, AnswerSink* sink) {
+  // A task of the progress thread is taken in microseconds; without it the sink cannot be let go.
+  CHECK(loop_.call([&] { sinks_.at(microbatch) = sink; }, absl::Now() + absl::Minutes(1)).ok());
+}
+
+absl::StatusOr<std::string> WorkerLinks::open(Rank rank, uint64_t incarnation, absl::Time deadline) {
+  if (rank < 0 || rank >= config_.num_ranks || incarnation == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, ", incarnation ", incarnation,
+                                                   ": ranks go to ", config_.num_ranks - 1));
+  }
+  absl::StatusOr<std::string> address = absl::InternalError("not run");
+  RETURN_IF_ERROR(loop_.call(
+      [&] {
+        RankSlot& slot = *ranks_[rank];
+        if (slot.has_peer) {
+          address = absl::FailedPreconditionError(absl::StrCat("rank ", rank, " has a link"));
+          return;
+        }
+        const absl::StatusOr<PeerId> peer = transport_->open_link();
+        if (!peer.ok()) {
+          address = peer.status();
+          return;
+        }
+        slot.has_peer = true;
+        slot.peer = *peer;
+        slot.incarnation = incarnation;
+        rank_of_peer_[*peer] = rank;
+        address = transport_->address(*peer);
+      },
+      deadline));
+  return address;
+}
+
+absl::Status WorkerLinks::connect(Rank rank, const std::string& remote_address, absl::Time deadline) {
+  if (rank < 0 || rank >= config_.num_ranks) return absl::InvalidArgumentError(absl::StrCat("no rank ", rank));
+  absl::Status status;
+  RETURN_IF_ERROR(loop_.call(
+      [&] {
+        RankSlot& slot = *ranks_[rank];
+        status = slot.has_peer ? transport_->connect(slot.peer, remote_address)
+                               : absl::FailedPreconditionError(absl::StrCat("rank ", rank, " has no link"));
+        if (!status.ok()) return;
+        std::lock_guard<std::mutex> lock(mutex_);
+        slot.linked = true;
+      },
+      deadline));
+  return status;
+}
+
+absl::Status WorkerLinks::close(Rank rank, absl::Time deadline) {
+  if (rank < 0 || rank >= config_.num_ranks) return absl::InvalidArgumentError(absl::StrCat("no rank ", rank));
+  return loop_.call([&] { unlink(rank); }, deadline);
+}
+
+void WorkerLinks::unlink(Rank rank) {
+  RankSlot& slot = *ranks_[rank];
+  if (!slot.has_peer) return;
+  transport_->close_peer(slot.peer);
+  rank_of_peer_.erase(slot.peer);
+  slot.has_peer = false;
+  std::lock_guard<std::mutex> lock(mutex_);
+  slot.linked = false;
+}
+
+std::byte* WorkerLinks::acquire(Rank rank) {
+  RankSlot& slot = *ranks_[rank];
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!slot.linked || slot.free.empty()) return nullptr;
+  const int buffer = slot.free.back();
+  slot.free.pop_back();
+  return slot.buffers.at(buffer);
+}
+
+void WorkerLinks::submit(Rank rank, std::byte* frame, size_t bytes, uint32_t rows) {
+  RankSlot& slot = *ranks_[rank];
+  const auto buffer = static_cast<int>((frame - slot.buffers.at(0)) / slot.buffers.bytes_each());
+  slot.rows.fetch_add(rows, std::memory_order_relaxed);
+  slot.frames.fetch_add(1, std::memory_order_relaxed);
+  std::lock_guard<std::mutex> lock(mutex_);
+  outbox_.push_back({rank, buffer, bytes});
+}
+
+absl::Time WorkerLinks::on_turn() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    sending_.swap(outbox_);
+  }
+  if (sending_.empty()) return absl::InfiniteFuture();
+  transport_->begin_group();
+  for (const Outgoing& frame : sending_) {
+    RankSlot& slot = *ranks_[frame.rank];
+    const uint64_t cookie = uint64_t(frame.rank) << 32 | static_cast<uint32_t>(frame.buffer);
+    const Message message = {.head = {slot.buffers.at(frame.buffer), frame.bytes}};
+    // A frame that cannot go is an unanswered one: its rows are sent again when the view changes.
+    if (!slot.has_peer || !transport_->send(slot.peer, message, cookie).ok()) {
+      give_back(frame.rank, frame.buffer);
+    }
+  }
+  transport_->end_group();
+  sending_.clear();
+  return absl::InfinitePast();
+}
+
+void WorkerLinks::give_back(Rank rank, int buffer) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ranks_[rank]->free.push_back(buffer);
+  }
+  for (AnswerSink* sink : sinks_) {
+    if (sink != nullptr) sink->on_room();
+  }
+}
+
+void WorkerLinks::on_sent(PeerId, uint64_t cookie, const absl::Status&) {
+  give_back(static_cast<Rank>(cookie >> 32), static_cast<int>(cookie & 0xffffffff));
+}
+
+Refusal WorkerLinks::check(PeerId peer, std::span<const std::byte> bytes, FrameView* view, Rank* rank) const {
+  const auto found = rank_of_peer_.find(peer);
+  if (found == rank_of_peer_.end()) return Refusal::kStaleIncarnation;
+  *rank = found->second;
+  if (const Refusal refusal = parse_frame(bytes, config_.limits, view); refusal != Refusal::kNone) return refusal;
+  const FrameHeader& header = view->header;
+  if (header.kind == FrameKind::kDispatch || header.microbatch >= sinks_.size()) return Refusal::kMalformed;
+  return check_parties(header, config_.session, self(), {*rank, ranks_[*rank]->incarnation});
+}
+
+void WorkerLinks::on_message(PeerId peer, uint64_t receipt, std::span<const std::byte> bytes) {
+  FrameView view;
+  Rank rank = kCoordinator;
+  const Refusal refusal = check(peer, bytes, &view, &rank);
+  if (refusal != Refusal::kNone) {
+    refusals_.add(refusal);
+  } else if (AnswerSink* sink = sinks_[view.header.microbatch]; sink != nullptr) {
+    sink->on_frame(rank, view);
+  }
+  transport_->release(receipt);
+}
+
+void WorkerLinks::on_peer_lost(PeerId peer, const absl::Status& why) {
+  const auto found = rank_of_peer_.find(peer);
+  if (found == rank_of_peer_.end()) return;
+  const Rank rank = found->second;
+  const uint64_t incarnation = ranks_[rank]->incarnation;
+  unlink(rank);
+  if (on_lost_) on_lost_(rank, incarnation, why);
+}
+
+void WorkerLinks::on_loop_failed(const absl::Status& status) {
+  for (int rank = 0; rank < config_.num_ranks; ++rank) {
+    if (!ranks_[rank]->has_peer) continue;
+    const uint64_t incarnation = ranks_[rank]->incarnation;
+    unlink(rank);
+    if (on_lost_) on_lost_(rank, incarnation, status);
+  }
+}
+
+uint64_t WorkerLinks::rows_sent(Rank rank) const { return ranks_.at(rank)->rows.load(std::memory_order_relaxed); }
+uint64_t WorkerLinks::frames_sent(Rank rank) const { return ranks_.at(rank)->frames.load(std::memory_order_relaxed); }
+
+}  // namespace brigade::expert_parallel

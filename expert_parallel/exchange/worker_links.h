@@ -1,0 +1,109 @@
+// The coordinator's end of the data plane: links to the workers, frames out, answers in. Owns the
+// progress thread of a transport. The step thread packs frames into buffers of the rank they go to and
+// submits them; answers that pass all checks go to the sink of their microbatch on the progress thread.
+// A rank that does not take its frames uses up its own buffers only.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "expert_parallel/transport/aligned_block.h"
+#include "expert_parallel/transport/transport_loop.h"
+#include "expert_parallel/routing/placement.h"
+
+namespace brigade::expert_parallel {
+
+struct WorkerLinksConfig {
+  Session session;
+  uint64_t incarnation = 0;  // of this coordinator process
+  FrameLimits limits;
+  int num_ranks = 0;         // rank slots; fixed
+  int microbatches = 1;
+  int frames_per_rank = 8;   // buffers; at most the transport's send queue
+};
+
+// Progress thread.
+class AnswerSink {
+ public:
+  virtual ~AnswerSink() = default;
+  // An answer or a decline of this microbatch; ids are in range, nothing else is known of them.
+  virtual void on_frame(Rank rank, const FrameView& frame) = 0;
+  // A buffer of some rank has become free.
+  virtual void on_room() = 0;
+};
+
+// Evidence for the membership's rules: called on the progress thread, must not wait or call back.
+using LossReport = std::function<void(Rank rank, uint64_t incarnation, const absl::Status& why)>;
+
+class WorkerLinks final : public LoopClient {
+ public:
+  WorkerLinks(std::unique_ptr<Transport> transport, const WorkerLinksConfig& config, LossReport on_lost);
+  ~WorkerLinks() override;
+  void start();
+  void stop();
+
+  // Control thread. A rank has at most one link: FAILED_PRECONDITION while it has one.
+  absl::StatusOr<std::string> open(Rank rank, uint64_t incarnation, absl::Time deadline);
+  absl::Status connect(Rank rank, const std::string& remote_address, absl::Time deadline);
+  absl::Status close(Rank rank, absl::Time deadline);
+
+  // Makes a sink, or null, the microbatch's; afterwards the one before is not called any more.
+  void attach(int microbatch, AnswerSink* sink);
+  // Step thread. A buffer of kMaxFrameBytes, or null: all are in use, or the rank has no link.
+  std::byte* acquire(Rank rank);
+  // Hands a filled buffer over; the progress thread is woken by flush().
+  void submit(Rank rank, std::byte* frame, size_t bytes, uint32_t rows);
+  void flush() { loop_.wake(); }
+  uint64_t next_step() { return next_step_.fetch_add(1, std::memory_order_relaxed); }
+
+  const WorkerLinksConfig& config() const { return config_; }
+  Party self() const { return {kCoordinator, config_.incarnation}; }
+  // Any thread.
+  const RefusalCounts& refusals() const { return refusals_; }
+  uint64_t rows_sent(Rank rank) const;
+  uint64_t frames_sent(Rank rank) const;
+
+  void on_message(PeerId peer, uint64_t receipt, std::span<const std::byte> bytes) override;
+  void on_sent(PeerId peer, uint64_t cookie, const absl::Status& status) override;
+  void on_peer_lost(PeerId peer, const absl::Status& why) override;
+  absl::Time on_turn() override;
+  void on_loop_failed(const absl::Status& status) override;
+
+ private:
+  struct Outgoing {
+    Rank rank;
+    int buffer;
+    size_t bytes;
+  };
+  struct RankSlot {
+    AlignedBlock buffers;
+    std::vector<int> free;     // guarded by mutex_
+    bool linked = false;       // guarded by mutex_
+    bool has_peer = false;     // the rest: progress thread
+    PeerId peer = 0;
+    uint64_t incarnation = 0;
+    std::atomic<uint64_t> rows{0}, frames{0};
+  };
+  Refusal check(PeerId peer, std::span<const std::byte> bytes, FrameView* view, Rank* rank) const;
+  void give_back(Rank rank, int buffer);
+  void unlink(Rank rank);
+
+  const std::unique_ptr<Transport> transport_;
+  const WorkerLinksConfig config_;
+  const LossReport on_lost_;
+  std::vector<AnswerSink*> sinks_;
+  std::vector<std::unique_ptr<RankSlot>> ranks_;
+  std::map<PeerId, Rank> rank_of_peer_;  // progress thread
+  std::mutex mutex_;
+  std::vector<Outgoing> outbox_;   // guarded by mutex_; bounded by the buffers there are
+  std::vector<Outgoing> sending_;  // progress thread
+  RefusalCounts refusals_;
+  std::atomic<uint64_t> next_step_{1};
+  TransportLoop loop_;  // last: its thread uses all of the above
+};
+
+}  // namespace brigade::expert_parallel

@@ -1,0 +1,261 @@
+#include "expert_parallel/experts/expert_server.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "kernels/core/check.h"
+#include "kernels/core/status.h"
+
+namespace brigade::expert_parallel {
+namespace {
+
+uint32_t rows_per_frame(const ExpertGeometry& geometry) {
+  const size_t row_bytes = size_t(geometry.hidden) * kernels::dtype_bytes(geometry.wire_dtype);
+  // Room for the index's padding is kept.
+  return static_cast<uint32_t>((kMaxFrameBytes - kFrameHeaderBytes - kFrameAlignment) / (row_bytes + sizeof(uint32_t)));
+}
+
+// Answers, and one decline.
+int frames_of_batch(const ExpertGeometry& geometry, int max_terms) {
+  const int each = static_cast<int>(rows_per_frame(geometry));
+  return (max_terms + each - 1) / each + 1;
+}
+
+bool same_exchange(const FrameHeader& a, const FrameHeader& b) {
+  return a.step == b.step && a.microbatch == b.microbatch && a.layer == b.layer;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::create(std::unique_ptr<Transport> transport,
+                                                                   kernels::Device& device,
+                                                                   const ExpertShard& shard,
+                                                                   const ExpertServerConfig& config,
+                                                                   CoordinatorLost on_lost) {
+  ASSIGN_OR_RETURN(auto batch, ExpertBatch::create(device, shard, config.frames_per_batch, config.limits.max_slots));
+  if (frame_index_bytes(FrameKind::kDecline, batch->max_terms()) + kFrameHeaderBytes > kMaxFrameBytes ||
+      rows_per_frame(shard.geometry()) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("expert server: ", batch->max_terms(),
+                                                   " terms a batch do not fit one frame"));
+  }
+  if (frames_of_batch(shard.geometry(), batch->max_terms()) > transport->caps().send_queue) {
+    return absl::InvalidArgumentError(absl::StrCat("expert server: a batch has more answer frames than the "
+                                                   "transport's send queue of ", transport->caps().send_queue));
+  }
+  ASSIGN_OR_RETURN(auto stream, device.create_stream());
+  return std::unique_ptr<ExpertServer>(new ExpertServer(std::move(transport), std::move(stream), std::move(batch),
+                                                        shard.geometry(), config, std::move(on_lost)));
+}
+
+ExpertServer::ExpertServer(std::unique_ptr<Transport> transport, std::unique_ptr<kernels::Stream> stream,
+                           std::unique_ptr<ExpertBatch> batch, const ExpertGeometry& geometry,
+                           const ExpertServerConfig& config, CoordinatorLost on_lost)
+    : transport_(std::move(transport)),
+      stream_(std::move(stream)),
+      batch_(std::move(batch)),
+      geometry_(geometry),
+      config_(config),
+      on_lost_(std::move(on_lost)),
+      batch_frames_(frames_of_batch(geometry_, batch_->max_terms())),
+      pool_frames_(std::min(2 * batch_frames_, transport_->caps().send_queue)),
+      loop_(*transport_, *this) {}
+
+ExpertServer::~ExpertServer() {
+  stop();
+  (void)transport_->shut_down(absl::Now() + absl::Seconds(2));
+}
+
+void ExpertServer::start() { loop_.start(); }
+void ExpertServer::stop() { loop_.stop(); }
+
+uint32_t ExpertServer::rows_per_answer() const { return rows_per_frame(geometry_); }
+
+absl::StatusOr<std::string> ExpertServer::open(const Session& session, const Party& coordinator,
+                                               const Party& self, absl::Time deadline) {
+  absl::StatusOr<std::string> address = absl::InternalError("not run");
+  RETURN_IF_ERROR(loop_.call(
+      [&] {
+        if (const PeerId before = peer_of(session.coordinator_id); before != 0) drop(before);
+        const absl::StatusOr<PeerId> peer = transport_->open_link();
+        if (!peer.ok()) {
+          address = peer.status();
+          return;
+        }
+        auto& link = coordinators_[*peer] = std::make_unique<Coordinator>();
+        link->session = session;
+        link->party = coordinator;
+        link->self = self;
+        link->waiting.reserve(config_.window);
+        link->answers = AlignedBlock(pool_frames_, kMaxFrameBytes);
+        for (int i = 0; i < pool_frames_; ++i) link->free.push_back(i);
+        address = transport_->address(*peer);
+      },
+      deadline));
+  return address;
+}
+
+absl::Status ExpertServer::connect(uint64_t coordinator_id, const std::string& remote_address,
+                                   absl::Time deadline) {
+  absl::Status status;
+  RETURN_IF_ERROR(loop_.call(
+      [&] {
+        const PeerId peer = peer_of(coordinator_id);
+        status = peer != 0 ? transport_->connect(peer, remote_address)
+                           : absl::NotFoundError(absl::StrCat("no link of coordinator ", coordinator_id));
+      },
+      deadline));
+  return status;
+}
+
+absl::Status ExpertServer::close(uint64_t coordinator_id, absl::Time deadline) {
+  return loop_.call(
+      [&] {
+        if (const PeerId peer = peer_of(coordinator_id); peer != 0) drop(peer);
+      },
+      deadline);
+}
+
+absl::Status ExpertServer::call(std::function<void()> change, absl::Time deadline) {
+  return loop_.call(std::move(change), deadline);
+}
+
+PeerId ExpertServer::peer_of(uint64_t coordinator_id) const {
+  for (const auto& [peer, link] : coordinators_) {
+    if (link->session.coordinator_id == coordinator_id) return peer;
+  }
+  return 0;
+}
+
+void ExpertServer::drop(PeerId peer) {
+  const auto found = coordinators_.find(peer);
+  for (const Held& held : found->second->waiting) transport_->release(held.receipt);
+  found->second->waiting.clear();
+  transport_->close_peer(peer);
+  if (static_cast<int>(found->second->free.size()) < pool_frames_) ending_[peer] = std::move(found->second);
+  coordinators_.erase(found);
+}
+
+Refusal ExpertServer::check(const Coordinator& from, std::span<const std::byte> bytes, FrameView* view) const {
+  if (const Refusal refusal = parse_frame(bytes, config_.limits, view); refusal != Refusal::kNone) return refusal;
+  if (view->header.kind != FrameKind::kDispatch || !batch_->ever_fits(*view)) return Refusal::kMalformed;
+  return check_parties(view->header, from.session, from.self, from.party);
+}
+
+void ExpertServer::on_message(PeerId peer, uint64_t receipt, std::span<const std::byte> bytes) {
+  const auto found = coordinators_.find(peer);
+  FrameView view;
+  const Refusal refusal = found == coordinators_.end() ? Refusal::kStranger : check(*found->second, bytes, &view);
+  if (refusal != Refusal::kNone) {
+    refusals_.add(refusal);
+    transport_->release(receipt);
+    return;
+  }
+  found->second->waiting.push_back({receipt, view});
+}
+
+void ExpertServer::on_sent(PeerId peer, uint64_t cookie, const absl::Status&) {
+  auto found = coordinators_.find(peer);
+  if (found != coordinators_.end()) {
+    found->second->free.push_back(static_cast<int>(cookie));
+    return;
+  }
+  found = ending_.find(peer);
+  if (found == ending_.end()) return;
+  found->second->free.push_back(static_cast<int>(cookie));
+  if (static_cast<int>(found->second->free.size()) == pool_frames_) ending_.erase(found);
+}
+
+void ExpertServer::on_peer_lost(PeerId peer, const absl::Status& why) {
+  const auto found = coordinators_.find(peer);
+  if (found == coordinators_.end()) return;
+  const uint64_t id = found->second->session.coordinator_id;
+  drop(peer);
+  if (on_lost_) on_lost_(id, why);
+}
+
+void ExpertServer::on_loop_failed(const absl::Status& status) {
+  while (!coordinators_.empty()) on_peer_lost(coordinators_.begin()->first, status);
+}
+
+// One batch a turn, so that arrivals and departures are seen in between; coordinators take turns.
+absl::Time ExpertServer::on_turn() {
+  const auto ready = [&](const auto& entry) {
+    return !entry.second->waiting.empty() && static_cast<int>(entry.second->free.size()) >= batch_frames_;
+  };
+  auto next = std::find_if(coordinators_.upper_bound(last_served_), coordinators_.end(), ready);
+  if (next == coordinators_.end()) next = std::find_if(coordinators_.begin(), coordinators_.end(), ready);
+  if (next == coordinators_.end()) return absl::InfiniteFuture();
+  last_served_ = next->first;
+  serve(next->first, *next->second);
+  return absl::InfinitePast();
+}
+
+// The oldest frame, with all others of its exchange that are here.
+void ExpertServer::serve(PeerId peer, Coordinator& coordinator) {
+  const FrameHeader question = coordinator.waiting.front().view.header;
+  batch_->clear();
+  std::vector<Held>& waiting = coordinator.waiting;
+  // Taken frames move to the front, [0, taken).
+  size_t taken = 0;
+  for (size_t i = 0; i < waiting.size(); ++i) {
+    if (!same_exchange(waiting[i].view.header, question) || !batch_->add(waiting[i].view)) continue;
+    counters_.rows += waiting[i].view.header.row_count;
+    std::swap(waiting[i], waiting[taken++]);
+  }
+  CHECK(taken > 0);
+  counters_.frames += taken;
+  if (!batch_->run(*stream_, absl::Now() + config_.batch_timeout).ok()) ++counters_.failed_batches;
+  counters_.terms += batch_->slots().size();
+  counters_.declined_terms += batch_->declined().size();
+  for (size_t i = 0; i < taken; ++i) transport_->release(waiting[i].receipt);
+  waiting.erase(waiting.begin(), waiting.begin() + taken);
+  answer(peer, coordinator, question);
+}
+
+void ExpertServer::answer(PeerId peer, Coordinator& coordinator, const FrameHeader& question) {
+  const std::span<const uint32_t> slots = batch_->slots(), declined = batch_->declined();
+  const size_t row_bytes = size_t(geometry_.hidden) * kernels::dtype_bytes(geometry_.wire_dtype);
+  const uint32_t most = rows_per_answer();
+  FrameHeader header = question;
+  header.dtype = geometry_.wire_dtype;
+  header.receiver = coordinator.party;
+  header.sender = coordinator.self;
+  header.frame_count = static_cast<uint32_t>((slots.size() + most - 1) / most + !declined.empty());
+  header.frame_index = 0;
+  const auto take_buffer = [&] {
+    CHECK(!coordinator.free.empty());
+    const int buffer = coordinator.free.back();
+    coordinator.free.pop_back();
+    return buffer;
+  };
+  transport_->begin_group();
+  for (size_t first = 0; first < slots.size(); first += most, ++header.frame_index) {
+    const auto count = static_cast<uint32_t>(std::min<size_t>(most, slots.size() - first));
+    const int buffer = take_buffer();
+    std::byte* frame = coordinator.answers.at(buffer);
+    header.kind = FrameKind::kAnswer;
+    header.row_count = header.entry_count = count;
+    std::memcpy(frame_index(frame), &slots[first], count * sizeof(uint32_t));
+    std::memcpy(frame_rows(frame, header.kind, count), batch_->answer_row(first), count * row_bytes);
+    send(peer, coordinator, buffer, header);
+  }
+  if (!declined.empty()) {
+    const int buffer = take_buffer();
+    header.kind = FrameKind::kDecline;
+    header.row_count = 0;
+    header.entry_count = static_cast<uint32_t>(declined.size());
+    std::memcpy(frame_index(coordinator.answers.at(buffer)), declined.data(), declined.size_bytes());
+    send(peer, coordinator, buffer, header);
+  }
+  transport_->end_group();
+}
+
+void ExpertServer::send(PeerId peer, Coordinator& coordinator, int buffer, const FrameHeader& header) {
+  std::byte* frame = coordinator.answers.at(buffer);
+  const size_t bytes = seal_frame(header, frame);
+  // A coordinator that has gone needs no answer; its loss is reported by itself.
+  if (!transport_->send(peer, {.head = {frame, bytes}}, buffer).ok()) coordinator.free.push_back(buffer);
+}
+
+}  // namespace brigade::expert_parallel

@@ -1,0 +1,102 @@
+// The worker's side of the data plane: takes dispatch frames, runs the experts, answers. Stateless per
+// layer and per request; everything it keeps belongs to one coordinator's link. Its thread owns the
+// transport, the stream and the batch; the shard may be changed inside call() only.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "expert_parallel/experts/expert_batch.h"
+#include "expert_parallel/transport/transport_loop.h"
+
+namespace brigade::expert_parallel {
+
+struct ExpertServerConfig {
+  FrameLimits limits;
+  int window = 8;           // the transport's: frames of one coordinator that may be held
+  int frames_per_batch = 4;
+  absl::Duration batch_timeout = absl::Seconds(30);  // for the device; past it the terms are declined
+};
+
+// Any thread.
+struct ExpertServerCounters {
+  std::atomic<uint64_t> frames{0}, rows{0}, terms{0}, declined_terms{0}, failed_batches{0};
+};
+
+// A coordinator's link has ended. On the server's thread; must not wait or call back.
+using CoordinatorLost = std::function<void(uint64_t coordinator_id, const absl::Status& why)>;
+
+class ExpertServer final : public LoopClient {
+ public:
+  // Transport is taken; device and shard outlive the server.
+  static absl::StatusOr<std::unique_ptr<ExpertServer>> create(std::unique_ptr<Transport> transport,
+                                                              kernels::Device& device, const ExpertShard& shard,
+                                                              const ExpertServerConfig& config,
+                                                              CoordinatorLost on_lost);
+  ~ExpertServer() override;
+  void start();
+  void stop();
+
+  // Control thread. `self` is the slot and incarnation that this coordinator gave to the worker. One
+  // link per coordinator id; opening again closes the one before.
+  absl::StatusOr<std::string> open(const Session& session, const Party& coordinator, const Party& self,
+                                   absl::Time deadline);
+  absl::Status connect(uint64_t coordinator_id, const std::string& remote_address, absl::Time deadline);
+  absl::Status close(uint64_t coordinator_id, absl::Time deadline);
+  // Runs `change` between batches, for loading and unloading experts. It holds up answers meanwhile.
+  absl::Status call(std::function<void()> change, absl::Time deadline);
+
+  // Any thread.
+  const RefusalCounts& refusals() const { return refusals_; }
+  const ExpertServerCounters& counters() const { return counters_; }
+
+  void on_message(PeerId peer, uint64_t receipt, std::span<const std::byte> bytes) override;
+  void on_sent(PeerId peer, uint64_t cookie, const absl::Status& status) override;
+  void on_peer_lost(PeerId peer, const absl::Status& why) override;
+  absl::Time on_turn() override;
+  void on_loop_failed(const absl::Status& status) override;
+
+ private:
+  struct Held {
+    uint64_t receipt;
+    FrameView view;
+  };
+  struct Coordinator {
+    Session session;
+    Party party, self;
+    AlignedBlock answers;       // frames of two batches: one is sent while the next is computed
+    std::vector<int> free;
+    std::vector<Held> waiting;  // oldest first; at most `window`
+  };
+  ExpertServer(std::unique_ptr<Transport> transport, std::unique_ptr<kernels::Stream> stream,
+               std::unique_ptr<ExpertBatch> batch, const ExpertGeometry& geometry,
+               const ExpertServerConfig& config, CoordinatorLost on_lost);
+  Refusal check(const Coordinator& from, std::span<const std::byte> bytes, FrameView* view) const;
+  void serve(PeerId peer, Coordinator& coordinator);
+  void answer(PeerId peer, Coordinator& coordinator, const FrameHeader& question);
+  void send(PeerId peer, Coordinator& coordinator, int buffer, const FrameHeader& header);
+  void drop(PeerId peer);
+  PeerId peer_of(uint64_t coordinator_id) const;
+  uint32_t rows_per_answer() const;
+
+  const std::unique_ptr<Transport> transport_;
+  const std::unique_ptr<kernels::Stream> stream_;
+  const std::unique_ptr<ExpertBatch> batch_;
+  const ExpertGeometry geometry_;
+  const ExpertServerConfig config_;
+  const CoordinatorLost on_lost_;
+  const int batch_frames_;  // answers of one batch at most
+  const int pool_frames_;   // per coordinator
+  std::map<PeerId, std::unique_ptr<Coordinator>> coordinators_;
+  // Answer buffers of links that ended, until the transport has given them back.
+  std::map<PeerId, std::unique_ptr<Coordinator>> ending_;
+  PeerId last_served_ = 0;
+  RefusalCounts refusals_;
+  ExpertServerCounters counters_;
+  TransportLoop loop_;  // last: its thread uses all of the above
+};
+
+}  // namespace brigade::expert_parallel

@@ -1,0 +1,324 @@
+// A worker is lost at every point of the protocol: the rows that were with it are computed elsewhere
+// and not one bit changes. What nobody holds is parked, never dropped.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "absl/time/clock.h"
+#include "expert_parallel/transport/loopback_transport.h"
+#include "gtest/gtest.h"
+#include "tests/support/expert_cluster.h"
+#include "tests/support/fault_transport.h"
+#include "tests/support/test_env.h"
+
+namespace brigade::tests {
+namespace {
+
+using namespace expert_parallel;
+
+constexpr int kRows = 200, kTopK = 3, kHidden = 2048, kExperts = 9;  // several frames each way
+
+ExpertGeometry geometry() {
+  return {.moe_layers = 1, .experts = kExperts, .top_k = kTopK, .hidden = kHidden, .ffn = 16};
+}
+
+struct Rows {
+  std::vector<float> x;
+  std::vector<int32_t> experts;
+};
+
+Rows random_rows(std::mt19937_64& random) {
+  Rows rows;
+  std::normal_distribution<float> normal;
+  for (int i = 0; i < kRows * kHidden; ++i) rows.x.push_back(normal(random));
+  std::vector<int32_t> ids(kExperts);
+  for (int i = 0; i < kExperts; ++i) ids[i] = i;
+  for (int row = 0; row < kRows; ++row) {
+    std::shuffle(ids.begin(), ids.end(), random);
+    rows.experts.insert(rows.experts.end(), ids.begin(), ids.begin() + kTopK);
+  }
+  return rows;
+}
+
+// Expert e on ranks e % 3 and (e + 1) % 3, then the coordinator if it holds experts.
+Placement replicated(uint64_t version, bool coordinator) {
+  std::vector<std::vector<Rank>> layer;
+  for (int e = 0; e < kExperts; ++e) {
+    layer.push_back({e % 3, (e + 1) % 3});
+    if (coordinator) layer.back().push_back(kCoordinator);
+  }
+  return *Placement::create(version, {layer}, 3);
+}
+
+Placement single_homes(uint64_t version) {
+  std::vector<std::vector<Rank>> layer;
+  for (int e = 0; e < kExperts; ++e) layer.push_back({e % 3});
+  return *Placement::create(version, {layer}, 3);
+}
+
+// Stops the traffic of one link for good after so many frames, and says so.
+struct Cut {
+  std::atomic<int> pass{1 << 30};
+  std::atomic<bool> reached{false};
+  Fault decide() {
+    if (pass.fetch_sub(1) > 0) return {};
+    reached = true;
+    return {.drop = true};
+  }
+};
+
+class ExchangeLoss : public ::testing::Test {
+ protected:
+  void SetUp() override { random_.seed(seed_); }
+
+  std::unique_ptr<ExpertCluster> make_cluster(bool coordinator_holds_all, HomelessRows homeless = HomelessRows::kPark) {
+    auto hub = make_loopback_hub();
+    ExpertClusterOptions options = {.geometry = geometry(), .workers = 3, .max_rows = kRows, .seed = seed_,
+                                    .coordinator_holds_all = coordinator_holds_all, .homeless_rows = homeless};
+    options.make_transport = [this, hub](Rank rank) {
+      auto transport = std::make_unique<FaultTransport>(make_loopback_transport(hub, {.window = 4}), random_());
+      // Rank 1 is the victim: its questions are cut at its own end, its answers at the coordinator's.
+      if (rank == 1) transport->decide = [this](PeerId, std::span<const std::byte>) { return questions_.decide(); };
+      if (rank == kCoordinator) {
+        transport->decide = [this](PeerId peer, std::span<const std::byte>) {
+          return peer == victim_link_ ? answers_.decide() : Fault{};
+        };
+      }
+      return transport;
+    };
+    return std::make_unique<ExpertCluster>(options);
+  }
+  void start_all(ExpertCluster& cluster, const Placement& placement) {
+    for (int rank = 0; rank < 3; ++rank) cluster.start_worker(rank, placement);
+    victim_link_ = 2;  // links are numbered from 1 in the order of joining
+    ASSERT_TRUE(cluster.exchange(0).set_view(cluster.view(placement)).ok());
+  }
+  void begin(ExpertCluster& cluster, const Rows& rows) {
+    const float* x = cluster.upload(0, rows.x);
+    const absl::Status begun = cluster.exchange(0).begin(cluster.stream(), {0, x, rows.experts.data(), kRows}, &waker_);
+    ASSERT_TRUE(begun.ok()) << begun;
+  }
+  // Polls until it is done; `when_waiting` runs before each sleep.
+  bool finish(ExpertCluster& cluster, const std::function<void()>& when_waiting = nullptr,
+              absl::Duration at_most = absl::Seconds(60)) {
+    const absl::Time deadline = absl::Now() + at_most;
+    while (absl::Now() < deadline) {
+      const absl::StatusOr<bool> done = cluster.exchange(0).poll();
+      EXPECT_TRUE(done.ok()) << done.status();
+      if (!done.ok() || *done) return done.ok();
+      if (when_waiting) when_waiting();
+      waker_.wait_until(std::min(deadline, absl::Now() + absl::Milliseconds(5)));
+    }
+    return false;
+  }
+  void expect_same_bits(ExpertCluster& cluster, const Rows& rows) {
+    EXPECT_TRUE(cluster.answers_of(cluster.exchange(0), kRows) == cluster.reference(0, rows.x, rows.experts));
+  }
+
+  const uint64_t seed_ = test_seed();
+  ::testing::ScopedTrace trace_{__FILE__, __LINE__, replay_note("exchange_loss_test", seed_)};
+  std::mt19937_64 random_;
+  Cut questions_, answers_;
+  std::atomic<PeerId> victim_link_{0};
+  kernels::Waker waker_;
+};
+
+// Killed after having received n frames, and after n of its answers had arrived: every n there is.
+TEST_F(ExchangeLoss, KilledAtEveryFrameOfTheExchange) {
+  uint64_t replayed = 0;
+  for (const bool cut_answers : {false, true}) {
+    for (int frames = 0; frames < 64; ++frames) {
+      SCOPED_TRACE(testing::Message() << (cut_answers ? "answers" : "questions") << " cut after " << frames);
+      auto cluster = make_cluster(/*coordinator_holds_all=*/false);
+      const Placement placement = replicated(1, false);
+      questions_.reached = answers_.reached = false;
+      questions_.pass = answers_.pass = 1 << 30;
+      start_all(*cluster, placement);
+      const Rows rows = random_rows(random_);
+      (cut_answers ? answers_ : questions_).pass = frames;
+      begin(*cluster, rows);
+      bool killed = false;
+      ASSERT_TRUE(finish(*cluster, [&] {
+        if (!killed && (questions_.reached || answers_.reached)) {
+          cluster->kill_worker(1);
+          killed = true;
+        }
+        for (const Rank rank : cluster->take_evidence()) {
+          EXPECT_EQ(rank, 1);
+          cluster->declare_lost(rank);
+          ASSERT_TRUE(cluster->exchange(0).set_view(cluster->view(placement)).ok());
+        }
+      }));
+      expect_same_bits(*cluster, rows);
+      EXPECT_TRUE(cluster->exchange(0).parked_rows().empty());
+      if (!killed) {
+        EXPECT_GT(frames, 1) << "the exchange must take several frames";
+        break;  // that was past the last frame
+      }
+      EXPECT_GT(cluster->exchange(0).counters().replayed_rows.load(), 0u);
+      replayed += cluster->exchange(0).counters().replayed_rows;
+    }
+  }
+  EXPECT_GT(replayed, 0u);
+}
+
+// One after the other; the coordinator ends up with everything.
+TEST_F(ExchangeLoss, AllWorkersOneAfterTheOther) {
+  auto cluster = make_cluster(/*coordinator_holds_all=*/true);
+  const Placement placement = replicated(1, true);
+  questions_.pass = 0;
+  start_all(*cluster, placement);
+  const Rows rows = random_rows(random_);
+  begin(*cluster, rows);
+  int killed = 0;
+  ASSERT_TRUE(finish(*cluster, [&] {
+    if (killed == 0 && !questions_.reached) return;
+    if (killed < 3) cluster->kill_worker((1 + killed++) % 3);
+    for (const Rank rank : cluster->take_evidence()) {
+      cluster->declare_lost(rank);
+      ASSERT_TRUE(cluster->exchange(0).set_view(cluster->view(placement)).ok());
+    }
+  }));
+  expect_same_bits(*cluster, rows);
+  EXPECT_GT(cluster->exchange(0).counters().replayed_rows.load(), 0u);
+}
+
+// A worker that hangs is declared lost, its rows go elsewhere, and it comes back: its late answers are
+// of an old life. Then it serves again.
+TEST_F(ExchangeLoss, AFalseAlarmChangesNothingAndTheWorkerRejoins) {
+  auto cluster = make_cluster(/*coordinator_holds_all=*/false);
+  const Placement placement = replicated(1, false);
+  answers_.pass = 1;
+  start_all(*cluster, placement);
+  Rows rows = random_rows(random_);
+  begin(*cluster, rows);
+  bool declared = false;
+  ASSERT_TRUE(finish(*cluster, [&] {
+    if (declared || !answers_.reached) return;
+    declared = true;
+    EXPECT_EQ(cluster->exchange(0).waiting_for(), (std::vector<Rank>{1}));
+    cluster->declare_lost(1);
+    ASSERT_TRUE(cluster->exchange(0).set_view(cluster->view(placement)).ok());
+  }));
+  expect_same_bits(*cluster, rows);
+  ASSERT_TRUE(declared);
+  const uint64_t served = cluster->server(1)->counters().rows;
+  answers_.pass = 1 << 30;
+  cluster->rejoin_worker(1);
+  ASSERT_TRUE(cluster->exchange(0).set_view(cluster->view(placement)).ok());
+  rows = random_rows(random_);
+  begin(*cluster, rows);
+  ASSERT_TRUE(finish(*cluster));
+  expect_same_bits(*cluster, rows);
+  EXPECT_GT(cluster->server(1)->counters().rows.load(), served);
+}
+
+TEST_F(ExchangeLoss, RowsOfExpertsThatNobodyHoldsAreParkedAndTheOthersGoOn) {
+  auto cluster = make_cluster(/*coordinator_holds_all=*/false);
+  const Placement placement = single_homes(1);
+  questions_.pass = 1;
+  start_all(*cluster, placement);
+  const Rows rows = random_rows(random_);
+  begin(*cluster, rows);
+  ASSERT_TRUE(finish(*cluster, [&] {
+    if (questions_.reached) cluster->kill_worker(1);
+    for (const Rank rank : cluster->take_evidence()) {
+      cluster->declare_lost(rank);
+      ASSERT_TRUE(cluster->exchange(0).set_view(cluster->view(placement)).ok());
+    }
+  }));
+  const auto expected = cluster->reference(0, rows.x, rows.experts);
+  const auto answers = cluster->answers_of(cluster->exchange(0), kRows);
+  std::vector<int32_t> incomplete;
+  for (int term = 0; term < kRows * kTopK; ++term) {
+    const uint8_t* answer = &answers[size_t(term) * kHidden * sizeof(float)];
+    if (std::memcmp(answer, &expected[size_t(term) * kHidden * sizeof(float)], kHidden * sizeof(float)) == 0) continue;
+    EXPECT_EQ(rows.experts[term] % 3, 1) << "an answer of a live rank is wrong";
+    float first;
+    std::memcpy(&first, answer, sizeof(first));
+    EXPECT_TRUE(std::isnan(first)) << "a missing answer must be loud";
+    if (incomplete.empty() || incomplete.back() != term / kTopK) incomplete.push_back(term / kTopK);
+  }
+  const auto parked = cluster->exchange(0).parked_rows();
+  EXPECT_EQ(std::vector<int32_t>(parked.begin(), parked.end()), incomplete);
+  EXPECT_GT(incomplete.size(), 0u);
+  // The expert comes back: the same rows again, whole.
+  questions_.pass = 1 << 30;
+  cluster->start_worker(1, placement);
+  ASSERT_TRUE(cluster->exchange(0).set_view(cluster->view(placement)).ok());
+  begin(*cluster, rows);
+  ASSERT_TRUE(finish(*cluster));
+  expect_same_bits(*cluster, rows);
+  EXPECT_TRUE(cluster->exchange(0).parked_rows().empty());
+}
+
+TEST_F(ExchangeLoss, ALayerMayWaitForAHolderInstead) {
+  auto cluster = make_cluster(/*coordinator_holds_all=*/false, HomelessRows::kWait);
+  const Placement placement = single_homes(1);
+  questions_.pass = 0;
+  start_all(*cluster, placement);
+  const Rows rows = random_rows(random_);
+  begin(*cluster, rows);
+  cluster->declare_lost(1);
+  ASSERT_TRUE(cluster->exchange(0).set_view(cluster->view(placement)).ok());
+  EXPECT_FALSE(finish(*cluster, nullptr, absl::Milliseconds(100)));
+  questions_.pass = 1 << 30;
+  cluster->start_worker(1, placement);
+  ASSERT_TRUE(cluster->exchange(0).set_view(cluster->view(placement)).ok());
+  ASSERT_TRUE(finish(*cluster));
+  expect_same_bits(*cluster, rows);
+  EXPECT_GT(cluster->exchange(0).counters().replayed_rows.load(), 0u);
+}
+
+// The placement says rank 1 and rank 1 does not have it: it says so, and a better view heals it.
+TEST_F(ExchangeLoss, DeclinedTermsGoElsewhereWithTheNextView) {
+  auto cluster = make_cluster(/*coordinator_holds_all=*/false);
+  start_all(*cluster, single_homes(1));
+  std::vector<std::vector<Rank>> wrong;
+  for (int e = 0; e < kExperts; ++e) wrong.push_back({e % 3 == 0 ? 1 : e % 3});
+  ASSERT_TRUE(cluster->exchange(0).set_view(cluster->view(*Placement::create(2, {wrong}, 3))).ok());
+  const Rows rows = random_rows(random_);
+  begin(*cluster, rows);
+  ASSERT_TRUE(finish(*cluster, [&] {
+    if (cluster->exchange(0).declined_terms() == 0) return;
+    ASSERT_TRUE(cluster->exchange(0).set_view(cluster->view(single_homes(3))).ok());
+  }));
+  expect_same_bits(*cluster, rows);
+  EXPECT_GT(cluster->server(1)->counters().declined_terms.load(), 0u);
+}
+
+TEST_F(ExchangeLoss, DamagedAnswersAreRefusedAndReplayed) {
+  auto hub = make_loopback_hub();
+  ExpertClusterOptions options = {.geometry = geometry(), .workers = 3, .max_rows = kRows, .seed = seed_,
+                                  .coordinator_holds_all = false};
+  std::atomic<int> damage{2};
+  options.make_transport = [&](Rank rank) {
+    auto transport = std::make_unique<FaultTransport>(make_loopback_transport(hub), random_());
+    if (rank == kCoordinator) {
+      transport->decide = [&](PeerId peer, std::span<const std::byte>) {
+        return Fault{.damage = peer == 2 && damage.fetch_sub(1) > 0};
+      };
+    }
+    return transport;
+  };
+  ExpertCluster cluster(options);
+  const Placement placement = replicated(1, false);
+  for (int rank = 0; rank < 3; ++rank) cluster.start_worker(rank, placement);
+  ASSERT_TRUE(cluster.exchange(0).set_view(cluster.view(placement)).ok());
+  const Rows rows = random_rows(random_);
+  begin(cluster, rows);
+  // The overdue reply is what accuses the rank.
+  EXPECT_TRUE(finish(cluster, [&] {
+    if (cluster.links().refusals().total() < 2 || cluster.exchange(0).waiting_for() != std::vector<Rank>{1}) return;
+    cluster.declare_lost(1);
+    ASSERT_TRUE(cluster.exchange(0).set_view(cluster.view(placement)).ok());
+  }));
+  expect_same_bits(cluster, rows);
+  const RefusalCounts& refusals = cluster.links().refusals();
+  EXPECT_EQ(refusals.of(Refusal::kDamaged) + refusals.of(Refusal::kMalformed), 2u);
+}
+
+}  // namespace
+}  // namespace brigade::tests

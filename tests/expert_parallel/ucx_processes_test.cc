@@ -1,0 +1,211 @@
+// UCX between real processes: a peer is killed while frames are under way, the others go on and a new
+// life joins; shared memory is used only where it may be; outsiders are refused.
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "expert_parallel/transport/link_address.h"
+#include "expert_parallel/transport/ucx_transport.h"
+#include "gtest/gtest.h"
+#include "tests/support/transport_node.h"
+
+extern char** environ;
+
+namespace brigade::tests {
+namespace {
+
+using namespace expert_parallel;
+
+constexpr char kChildVariable[] = "BRIGADE_TEST_UCX_CHILD";
+
+std::unique_ptr<TransportNode> make_node(bool shared_memory) {
+  auto transport = make_ucx_transport({.shared_memory = shared_memory, .net_devices = shared_memory ? "" : "lo"});
+  EXPECT_TRUE(transport.ok()) << transport.status();
+  return std::make_unique<TransportNode>(*std::move(transport));
+}
+
+void write_line(int fd, const std::string& bytes) {
+  const std::string line = absl::BytesToHexString(bytes) + "\n";
+  EXPECT_EQ(write(fd, line.data(), line.size()), static_cast<ssize_t>(line.size()));
+}
+
+std::string read_line(int fd) {
+  std::string line;
+  for (char c; read(fd, &c, 1) == 1 && c != '\n';) line.push_back(c);
+  return absl::HexStringToBytes(line);
+}
+
+// The other process: echoes small messages, holds large ones, and ends when its input does.
+int child_main(bool shared_memory) {
+  auto node = make_node(shared_memory);
+  const PeerId link = *node->transport().open_link();
+  write_line(STDOUT_FILENO, *node->transport().address(link));
+  if (!node->transport().connect(link, read_line(STDIN_FILENO)).ok()) return 3;
+  node->release_at_once = false;
+  uint64_t cookie = 0;
+  drive({node.get()}, [&] {
+    for (auto& message : node->received) {
+      if (message.receipt == 0 || message.bytes.size() > 1000) continue;
+      EXPECT_TRUE(node->send(link, "echo " + message.bytes, cookie++).ok());
+      node->transport().release(message.receipt);
+      message.receipt = 0;
+    }
+    return !node->lost.empty();
+  }, absl::Seconds(60));
+  return 0;
+}
+
+// A child of this test; killed at the latest when the object goes.
+class Child {
+ public:
+  explicit Child(bool shared_memory) {
+    int to[2], from[2];
+    EXPECT_EQ(pipe(to) + pipe(from), 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, to[0], STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, from[1], STDOUT_FILENO);
+    for (const int fd : {to[0], to[1], from[0], from[1]}) posix_spawn_file_actions_addclose(&actions, fd);
+    setenv(kChildVariable, shared_memory ? "shm" : "tcp", 1);
+    const char* arguments[] = {"ucx_child", nullptr};
+    EXPECT_EQ(posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, const_cast<char**>(arguments), environ), 0);
+    unsetenv(kChildVariable);
+    posix_spawn_file_actions_destroy(&actions);
+    close(to[0]);
+    close(from[1]);
+    to_ = to[1];
+    from_ = from[0];
+  }
+  ~Child() {
+    end(SIGKILL);
+    close(to_);
+    close(from_);
+  }
+  // The control plane's part.
+  PeerId join(TransportNode& node) {
+    const PeerId link = *node.transport().open_link();
+    const absl::Status status = node.transport().connect(link, read_line(from_));
+    EXPECT_TRUE(status.ok()) << status;
+    write_line(to_, *node.transport().address(link));
+    return link;
+  }
+  void signal(int number) { kill(pid_, number); }
+  void end(int number) {
+    if (pid_ <= 0) return;
+    kill(pid_, number);
+    waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+
+ private:
+  pid_t pid_ = 0;
+  int to_ = -1, from_ = -1;
+};
+
+class UcxProcesses : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Lanes, UcxProcesses, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "shm" : "tcp"; });
+
+bool echoes(TransportNode& node, PeerId link, uint64_t cookie) {
+  const size_t before = node.received.size();
+  EXPECT_TRUE(node.send(link, "are you there", cookie).ok());
+  return drive({&node}, [&] { return node.received.size() > before; }) &&
+         node.received.back().bytes == "echo are you there";
+}
+
+TEST_P(UcxProcesses, AKilledPeerIsSeenInMidFrameAndOthersGoOn) {
+  auto node = make_node(GetParam());
+  Child survivor(GetParam());
+  const PeerId to_survivor = survivor.join(*node);
+  ASSERT_TRUE(echoes(*node, to_survivor, 1));
+  const std::string large(kMaxFrameBytes, 'x');
+  for (const bool in_mid_frame : {false, true}) {
+    SCOPED_TRACE(in_mid_frame ? "frames under way" : "idle");
+    Child victim(GetParam());
+    const PeerId to_victim = victim.join(*node);
+    ASSERT_TRUE(echoes(*node, to_victim, 2 + 100 * in_mid_frame));
+    node->sent.clear();
+    if (in_mid_frame) {
+      victim.signal(SIGSTOP);
+      for (int i = 0; i < 12; ++i) ASSERT_TRUE(node->send(to_victim, large, 1000 + i).ok());
+      drive_for({node.get()}, absl::Milliseconds(5));
+    }
+    const absl::Time killed = absl::Now();
+    victim.end(SIGKILL);
+    ASSERT_TRUE(drive({node.get()}, [&] { return node->lost.count(to_victim) == 1; }));
+    std::cout << (GetParam() ? "shm" : "tcp") << (in_mid_frame ? ", frames under way" : ", idle")
+              << ": loss seen after " << absl::FormatDuration(absl::Now() - killed) << "\n";
+    node->transport().close_peer(to_victim);
+    if (in_mid_frame) {
+      ASSERT_TRUE(drive({node.get()}, [&] { return node->sent.size() == 12; })) << node->sent.size();
+    }
+    EXPECT_TRUE(echoes(*node, to_survivor, 50 + in_mid_frame));
+    Child reborn(GetParam());
+    EXPECT_TRUE(echoes(*node, reborn.join(*node), 60 + in_mid_frame));
+    EXPECT_EQ(node->lost.size(), 1u + in_mid_frame);
+  }
+}
+
+TEST(Ucx, TakesSharedMemoryOnlyBetweenEqualNamespaces) {
+  auto a = make_node(true), b = make_node(true);
+  const PeerId at_a = *a->transport().open_link(), at_b = *b->transport().open_link();
+  const std::string address = *b->transport().address(at_b);
+  ASSERT_TRUE(a->transport().connect(at_a, address).ok());
+  EXPECT_NE(ucx_lanes(a->transport(), at_a).find("posix"), std::string::npos) << ucx_lanes(a->transport(), at_a);
+  LinkAddress elsewhere = *decode_link_address(address);
+  elsewhere.host.namespaces[0] += 1;  // another network namespace on the same host
+  const PeerId other = *a->transport().open_link();
+  ASSERT_TRUE(a->transport().connect(other, encode_link_address(elsewhere)).ok());
+  const std::string lanes = ucx_lanes(a->transport(), other);
+  EXPECT_EQ(lanes.find("posix"), std::string::npos) << lanes;
+  EXPECT_NE(lanes.find("tcp"), std::string::npos) << lanes;
+}
+
+// Someone who can reach the worker but was not given a link.
+TEST(Ucx, ThrowsStrangersMessagesAway) {
+  auto node = make_node(false), friendly = make_node(false), stranger = make_node(false);
+  const NodeLink link = link_nodes(*node, *friendly);
+  const PeerId at_stranger = *stranger->transport().open_link();
+  LinkAddress guessed = *decode_link_address(*node->transport().address(link.a));
+  guessed.nonce ^= 1;
+  ASSERT_TRUE(stranger->transport().connect(at_stranger, encode_link_address(guessed)).ok());
+  ASSERT_TRUE(stranger->send(at_stranger, "let me in", 0).ok());
+  ASSERT_TRUE(stranger->send(at_stranger, std::string(kMaxFrameBytes, 's'), 1).ok());
+  EXPECT_TRUE(drive({node.get(), friendly.get(), stranger.get()},
+                    [&] { return node->transport().strangers_refused() >= 2; }));
+  EXPECT_TRUE(node->received.empty());
+  ASSERT_TRUE(friendly->send(link.b, "and me", 0).ok());
+  EXPECT_TRUE(drive({node.get(), friendly.get(), stranger.get()}, [&] { return node->received.size() == 1; }));
+  EXPECT_EQ(node->received[0].bytes, "and me");
+}
+
+TEST(Ucx, AddressesThatWereChangedAreRefused) {
+  auto node = make_node(false);
+  const PeerId link = *node->transport().open_link();
+  const std::string good = *node->transport().address(link);
+  for (size_t i = 0; i < good.size(); ++i) {
+    std::string bad = good;
+    bad[i] ^= 0x10;
+    EXPECT_FALSE(decode_link_address(bad).ok()) << "byte " << i;
+    EXPECT_FALSE(decode_link_address(good.substr(0, i)).ok()) << "cut at " << i;
+  }
+  EXPECT_TRUE(decode_link_address(good).ok());
+}
+
+}  // namespace
+}  // namespace brigade::tests
+
+int main(int argc, char** argv) {
+  if (const char* mode = std::getenv(brigade::tests::kChildVariable)) {
+    return brigade::tests::child_main(std::string(mode) == "shm");
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -59,7 +59,7 @@ struct Link {
     }
   }
   bool usable() const { return open && endpoint != nullptr && failure.ok(); }
-  bool given_back() const { return posted == 0 && in_flight == 0 && receipts == 0 && closing == nullptr; }
+  bool given_back() const { return posted == 0 && in_flight == 0 && receipts == 0 && unreported == 0 && closing == nullptr; }
 
   void* const owner;      // the transport
   const PeerId peer;
@@ -77,6 +77,7 @@ struct Link {
   int credits = 0;         // messages that we may send
   int owed = 0;            // credits not yet returned
   int posted = 0, in_flight = 0, receipts = 0;
+  int unreported = 0;      // sends that ended, the listener has not heard yet
   bool open = true;
   absl::Status failure;
   bool failure_reported = false;

@@ -12,9 +12,9 @@ std::vector<std::pair<std::string, std::string>> ucx_settings(const UcxOptions& 
       // Rendezvous costs two more trips and pays only above the size of our messages.
       {"RNDV_THRESH", "inf"},
       // A cut link is seen by the kernel's keepalive, if UCX's own probes do not keep the line busy.
-      {"TCP_KEEPIDLE", "2s"},
-      {"TCP_KEEPINTVL", "1s"},
-      {"TCP_KEEPCNT", "3"},
+      {"KEEPIDLE", "2s"},
+      {"KEEPINTVL", "1s"},
+      {"KEEPCNT", "3"},
   };
   if (!options.net_devices.empty()) settings.emplace_back("NET_DEVICES", options.net_devices);
   if (!shared) {
@@ -23,9 +23,9 @@ std::vector<std::pair<std::string, std::string>> ucx_settings(const UcxOptions& 
   }
   // Peer error handling switches posix off unless asked for. With the default segments a sender that
   // faces a full queue spins; 32 KiB segments end that, larger ones crash.
-  settings.emplace_back("POSIX_ERROR_HANDLING", "y");
-  settings.emplace_back("POSIX_SEG_SIZE", "32K");
-  settings.emplace_back("POSIX_FIFO_SIZE", "256");
+  settings.emplace_back("MM_ERROR_HANDLING", "y");
+  settings.emplace_back("MM_SEG_SIZE", "32K");
+  settings.emplace_back("MM_FIFO_SIZE", "256");
   // Over shared memory only UCX's keepalive sees a dead peer.
   const int64_t keepalive_ms = absl::ToInt64Milliseconds(options.transport.keepalive);
   settings.emplace_back("KEEPALIVE_INTERVAL", absl::StrCat(keepalive_ms, "ms"));

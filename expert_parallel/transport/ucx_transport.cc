@@ -231,7 +231,7 @@ absl::Status UcxTransport::send(PeerId peer, const Message& message, uint64_t co
   if (message.bytes() > limit) {
     return absl::InvalidArgumentError(absl::StrCat("message of ", message.bytes(), " bytes, limit ", limit));
   }
-  if (link->free_sends.empty()) {
+  if (link->free_sends.size() <= static_cast<size_t>(link->unreported)) {
     return absl::ResourceExhaustedError(absl::StrCat("link ", peer, ": ", link->sends.size(), " sends are waiting"));
   }
   SendSlot* slot = link->free_sends.back();
@@ -296,6 +296,7 @@ void UcxTransport::on_send(void* request, ucs_status_t status, void* user_data) 
 
 void UcxTransport::finish_send(SendSlot& slot, const absl::Status& status) {
   sent_.push_back({slot.link->peer, slot.cookie, status});
+  ++slot.link->unreported;
   --slot.link->in_flight;
   slot.link->free_sends.push_back(&slot);
 }
@@ -388,6 +389,7 @@ void UcxTransport::cancel_receives(Link& link) {
 void UcxTransport::cancel_waiting(Link& link, const absl::Status& why) {
   for (SendSlot* slot : link.waiting) {
     sent_.push_back({link.peer, slot->cookie, why});
+    ++link.unreported;
     link.free_sends.push_back(slot);
   }
   link.waiting.clear();
@@ -433,7 +435,10 @@ bool UcxTransport::hand_out() {
   }
   handing_out_.clear();
   reporting_.swap(sent_);
-  for (const Sent& sent : reporting_) listener_->on_sent(sent.peer, sent.cookie, sent.status);
+  for (const Sent& sent : reporting_) {
+    --links_.at(sent.peer)->unreported;
+    listener_->on_sent(sent.peer, sent.cookie, sent.status);
+  }
   reporting_.clear();
   return true;
 }

@@ -36,7 +36,7 @@ const std::vector<TransportKind>& transport_kinds() {
        }},
 #ifdef BRIGADE_HAVE_UCX
       {"ucx_tcp", [] { return ucx_factory(/*shared_memory=*/false); }},
-      {"ucx_shm", [] { return ucx_factory(/*shared_memory=*/true); }},
+      {"ucx_shm", [] { return ucx_factory(/*shared_memory=*/true); }, false},
 #endif
   };
   return kinds;

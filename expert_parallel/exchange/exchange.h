@@ -25,7 +25,8 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
 
-  // Starts a layer. x and experts must stay unchanged until poll() has said true.
+  // Starts a layer. x and experts must stay unchanged until poll() has said true; the waker, if given,
+  // must outlive the exchange.
   virtual absl::Status begin(kernels::Stream& stream, const LayerRows& layer, kernels::Waker* waker) = 0;
   // True when all rows * top_k answers are there (or ordered before the stream's next op).
   virtual absl::StatusOr<bool> poll() = 0;

@@ -69,11 +69,11 @@ struct Totals {
 
 void compare_over(const ExpertClusterOptions& options, int rounds, int most_rows, std::mt19937_64& random,
                   Totals* totals) {
+  kernels::Waker waker;  // outlives the exchanges
   ExpertCluster cluster(options);
   Placement placement = random_placement(options.geometry, options.workers, 1, random);
   for (int rank = 0; rank < options.workers; ++rank) cluster.start_worker(rank, placement);
   const auto view = cluster.view(placement);
-  kernels::Waker waker;
   for (int i = 0; i < options.microbatches; ++i) ASSERT_TRUE(cluster.exchange(i).set_view(view).ok());
   for (int round = 0; round < rounds; ++round) {
     std::vector<Layer> layers;

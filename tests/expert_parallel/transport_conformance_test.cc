@@ -200,6 +200,7 @@ TEST_P(TransportConformance, MemoryMayBeReusedOnlyAndAlwaysAfterCompletion) {
     return b->received.size() == memory.size() && a->sent.size() == memory.size();
   }));
   for (size_t i = 0; i < memory.size(); ++i) EXPECT_TRUE(b->received[i].bytes == original[i]) << i;
+  EXPECT_EQ(a->sent_twice, 0);
 }
 
 TEST_P(TransportConformance, ClosingInMidTransferReturnsAndCompletesEverySend) {

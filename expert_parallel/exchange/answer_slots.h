@@ -1,7 +1,7 @@
-// The answers of one layer's exchange while they come in: which slots are open, and the copy of each
-// answer row into its slot. The progress thread fills, the step thread plans and asks; one mutex, held
-// for the rows of one frame at most. An answer counts once, from whoever brings it first: bits are
-// equal. Late and double answers are counted and dropped.
+// The answers of one layer's exchange while they come in: which slots are open, and the copy of
+// each answer row into its slot. The progress thread fills, the step thread plans and asks; one
+// mutex, held for the rows of one frame at most. An answer counts once, from whoever brings it
+// first: bits are equal. Late and double answers are counted and dropped.
 #pragma once
 
 #include <atomic>

@@ -16,25 +16,28 @@ using kernels::Buffer;
 // A change of the cluster in the middle of a layer waits this long for the device, at most.
 constexpr absl::Duration kReplanTimeout = absl::Seconds(10);
 
-void add(std::atomic<uint64_t>& counter, uint64_t amount) { counter.fetch_add(amount, std::memory_order_relaxed); }
+void add(std::atomic<uint64_t>& counter, uint64_t amount) {
+  counter.fetch_add(amount, std::memory_order_relaxed);
+}
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ClusterExchange>> ClusterExchange::create(kernels::Device& device,
-                                                                         WorkerLinks& links,
-                                                                         const ExpertShard* shard,
-                                                                         const ClusterExchangeConfig& config) {
-  if (config.microbatch < 0 || config.microbatch >= links.config().microbatches || config.max_rows < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("exchange of microbatch ", config.microbatch, " with ",
-                                                   config.max_rows, " rows: links serve ",
+absl::StatusOr<std::unique_ptr<ClusterExchange>> ClusterExchange::create(
+    kernels::Device& device, WorkerLinks& links, const ExpertShard* shard,
+    const ClusterExchangeConfig& config) {
+  if (config.microbatch < 0 || config.microbatch >= links.config().microbatches ||
+      config.max_rows < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("exchange of microbatch ", config.microbatch,
+                                                   " with ", config.max_rows, " rows: links serve ",
                                                    links.config().microbatches, " microbatches"));
   }
   if (links.config().limits.max_slots < config.max_rows * config.geometry.top_k) {
-    return absl::InvalidArgumentError(absl::StrCat("exchange of ", config.max_rows, " rows: frames carry ",
+    return absl::InvalidArgumentError(absl::StrCat("exchange of ", config.max_rows,
+                                                   " rows: frames carry ",
                                                    links.config().limits.max_slots, " slots"));
   }
-  auto exchange = std::unique_ptr<ClusterExchange>(new ClusterExchange(
-      links, shard, config, device.kind() == kernels::DeviceKind::kCpu));
+  auto exchange = std::unique_ptr<ClusterExchange>(
+      new ClusterExchange(links, shard, config, device.kind() == kernels::DeviceKind::kCpu));
   RETURN_IF_ERROR(exchange->plan_buffers(device));
   links.attach(config.microbatch, exchange.get());
   return exchange;
@@ -46,8 +49,10 @@ ClusterExchange::ClusterExchange(WorkerLinks& links, const ExpertShard* shard,
       shard_(shard),
       config_(config),
       host_memory_(host_memory),
-      plan_(config.max_rows, config.geometry.top_k, config.geometry.experts, links.config().num_ranks),
-      packer_(config.max_rows, config.geometry.top_k, links.config().num_ranks, config.geometry.hidden),
+      plan_(config.max_rows, config.geometry.top_k, config.geometry.experts,
+            links.config().num_ranks),
+      packer_(config.max_rows, config.geometry.top_k, links.config().num_ranks,
+              config.geometry.hidden),
       slots_(config.max_rows * config.geometry.top_k,
              size_t(config.geometry.hidden) * kernels::dtype_bytes(config.geometry.wire_dtype)),
       rank_of_term_(size_t(config.max_rows) * config.geometry.top_k),
@@ -87,11 +92,14 @@ Rank ClusterExchange::holder(int32_t expert) const {
   return kNotPlanned;
 }
 
-absl::Status ClusterExchange::begin(kernels::Stream& stream, const LayerRows& layer, kernels::Waker* waker) {
-  if (view_ == nullptr) return absl::FailedPreconditionError("exchange: no view of the cluster yet");
+absl::Status ClusterExchange::begin(kernels::Stream& stream, const LayerRows& layer,
+                                    kernels::Waker* waker) {
+  if (view_ == nullptr)
+    return absl::FailedPreconditionError("exchange: no view of the cluster yet");
   if (layer.rows > config_.max_rows) {
-    return absl::InvalidArgumentError(absl::StrCat("exchange of MoE layer ", layer.moe_layer, ": ", layer.rows,
-                                                   " rows, planned for ", config_.max_rows));
+    return absl::InvalidArgumentError(absl::StrCat("exchange of MoE layer ", layer.moe_layer, ": ",
+                                                   layer.rows, " rows, planned for ",
+                                                   config_.max_rows));
   }
   stream_ = &stream;
   layer_ = layer;
@@ -109,8 +117,8 @@ absl::Status ClusterExchange::begin(kernels::Stream& stream, const LayerRows& la
     return rank;
   });
   if (!host_memory_ && terms > 0) {
-    RETURN_IF_ERROR(stream.copy_to_host(host_x_.at(0), layer.x,
-                                        size_t(layer.rows) * config_.geometry.hidden * sizeof(float)));
+    RETURN_IF_ERROR(stream.copy_to_host(
+        host_x_.at(0), layer.x, size_t(layer.rows) * config_.geometry.hidden * sizeof(float)));
     ASSIGN_OR_RETURN(x_on_host_, stream.record(waker));
   }
   add(counters_.exchanges, 1);
@@ -128,7 +136,8 @@ absl::Status ClusterExchange::carry_out() {
     for (int32_t i = work.first_entry; i < work.first_entry + work.num_entries; ++i) {
       slots_.answered_here(plan_.entry_slot()[i]);
     }
-    RETURN_IF_ERROR(local_->run(*stream_, plan_, work, layer_.moe_layer, layer_.x, answers_.data()));
+    RETURN_IF_ERROR(
+        local_->run(*stream_, plan_, work, layer_.moe_layer, layer_.x, answers_.data()));
   }
   return absl::OkStatus();
 }
@@ -150,7 +159,8 @@ void ClusterExchange::count_shares() {
   add(counters_.with_several_frames, several);
   const auto live = std::count_if(view_->incarnation.begin(), view_->incarnation.end(),
                                   [](uint64_t incarnation) { return incarnation != 0; });
-  add(counters_.workers_without_rows, std::max<int64_t>(0, live - int64_t(packer_.shares().size())));
+  add(counters_.workers_without_rows,
+      std::max<int64_t>(0, live - int64_t(packer_.shares().size())));
 }
 
 void ClusterExchange::pack() {
@@ -197,7 +207,8 @@ absl::Status ClusterExchange::set_view(std::shared_ptr<const ClusterView> view) 
       view->placement->experts() != config_.geometry.experts ||
       view->placement->moe_layers() != config_.geometry.moe_layers ||
       view->incarnation.size() > static_cast<size_t>(links_.config().num_ranks)) {
-    return absl::InvalidArgumentError("exchange: the view's placement does not fit the model or the rank slots");
+    return absl::InvalidArgumentError(
+        "exchange: the view's placement does not fit the model or the rank slots");
   }
   const std::shared_ptr<const ClusterView> before = std::exchange(view_, std::move(view));
   if (!active_) return absl::OkStatus();
@@ -214,7 +225,8 @@ absl::Status ClusterExchange::set_view(std::shared_ptr<const ClusterView> view) 
 Rank ClusterExchange::replan(int32_t term, const ClusterView& before) {
   const Rank rank = rank_of_term_[term];
   if (slots_.is_answered(term)) return kNotPlanned;
-  const bool lost = rank != kNotPlanned && view_->incarnation_of(rank) != before.incarnation_of(rank);
+  const bool lost =
+      rank != kNotPlanned && view_->incarnation_of(rank) != before.incarnation_of(rank);
   const bool declined = slots_.take_declined(term);
   if (rank != kNotPlanned && sent_[term] && !lost && !declined) return kNotPlanned;
   const Rank next = rank_of_term_[term] = holder(layer_.experts[term]);
@@ -242,10 +254,12 @@ absl::StatusOr<bool> ClusterExchange::poll() {
   return true;
 }
 
-// Every expected answer is there: bring what came from workers to the device, and mark what is missing.
+// Every expected answer is there: bring what came from workers to the device, and mark what is
+// missing.
 absl::Status ClusterExchange::finish() {
   const int top_k = config_.geometry.top_k, terms = layer_.rows * top_k;
-  const size_t row_bytes = size_t(config_.geometry.hidden) * kernels::dtype_bytes(config_.geometry.wire_dtype);
+  const size_t row_bytes =
+      size_t(config_.geometry.hidden) * kernels::dtype_bytes(config_.geometry.wire_dtype);
   for (int32_t term = 0; term < terms;) {
     const Rank rank = rank_of_term_[term];
     int32_t end = term + 1;
@@ -258,7 +272,8 @@ absl::Status ClusterExchange::finish() {
         if (parked_.empty() || parked_.back() != row) parked_.push_back(row);
       }
     } else if (rank != kCoordinator && !host_memory_) {
-      RETURN_IF_ERROR(stream_->copy_to_device(on_device, host_answers_.at(0) + term * row_bytes, bytes));
+      RETURN_IF_ERROR(
+          stream_->copy_to_device(on_device, host_answers_.at(0) + term * row_bytes, bytes));
     }
     term = end;
   }

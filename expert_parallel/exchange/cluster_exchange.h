@@ -1,9 +1,9 @@
-// The exchange of a coordinator with workers: rows go once to each rank that holds one of their experts,
-// local experts run through the same plan without a copy, answers come back into their slots. Which
-// rank computes a term never changes its bits. When the cluster changes in the middle of a layer,
-// set_view() sends what is still unanswered elsewhere; terms whose expert nobody holds park their rows.
-// Step thread, except where AnswerSink says otherwise; one object per microbatch, no allocation after
-// create().
+// The exchange of a coordinator with workers: rows go once to each rank that holds one of their
+// experts, local experts run through the same plan without a copy, answers come back into their
+// slots. Which rank computes a term never changes its bits. When the cluster changes in the middle
+// of a layer, set_view() sends what is still unanswered elsewhere; terms whose expert nobody holds
+// park their rows. Step thread, except where AnswerSink says otherwise; one object per microbatch,
+// no allocation after create().
 #pragma once
 
 #include <atomic>
@@ -34,26 +34,28 @@ struct ClusterExchangeConfig {
 // Any thread reads them while the exchange runs.
 struct ExchangeCounters {
   std::atomic<uint64_t> exchanges{0};
-  std::atomic<uint64_t> with_several_frames{0};          // to one worker
-  std::atomic<uint64_t> rows_with_several_experts{0};    // on one worker
-  std::atomic<uint64_t> workers_without_rows{0};         // live ranks that took no part, summed
+  std::atomic<uint64_t> with_several_frames{0};        // to one worker
+  std::atomic<uint64_t> rows_with_several_experts{0};  // on one worker
+  std::atomic<uint64_t> workers_without_rows{0};       // live ranks that took no part, summed
   std::atomic<uint64_t> replayed_rows{0};
   std::atomic<uint64_t> parked_rows{0};
 };
 
 class ClusterExchange final : public Exchange, public AnswerSink {
  public:
-  // Links, device and shard outlive the exchange; shard is null where the coordinator holds no experts.
-  static absl::StatusOr<std::unique_ptr<ClusterExchange>> create(kernels::Device& device,
-                                                                 WorkerLinks& links, const ExpertShard* shard,
-                                                                 const ClusterExchangeConfig& config);
+  // Links, device and shard outlive the exchange; shard is null where the coordinator holds no
+  // experts.
+  static absl::StatusOr<std::unique_ptr<ClusterExchange>> create(
+      kernels::Device& device, WorkerLinks& links, const ExpertShard* shard,
+      const ClusterExchangeConfig& config);
   ~ClusterExchange() override;
 
-  // Between layers: the next begin() uses it. In a layer: unanswered terms of ranks that are gone, of a
-  // new life, or that declined them are sent by the new view at once.
+  // Between layers: the next begin() uses it. In a layer: unanswered terms of ranks that are gone,
+  // of a new life, or that declined them are sent by the new view at once.
   absl::Status set_view(std::shared_ptr<const ClusterView> view);
 
-  absl::Status begin(kernels::Stream& stream, const LayerRows& layer, kernels::Waker* waker) override;
+  absl::Status begin(kernels::Stream& stream, const LayerRows& layer,
+                     kernels::Waker* waker) override;
   absl::StatusOr<bool> poll() override;
   const void* answers() const override { return answers_.data(); }
   kernels::DType answer_dtype() const override { return config_.geometry.wire_dtype; }
@@ -84,7 +86,8 @@ class ClusterExchange final : public Exchange, public AnswerSink {
   WorkerLinks& links_;
   const ExpertShard* const shard_;
   const ClusterExchangeConfig config_;
-  const bool host_memory_;  // device memory is the host's: rows are read and answers written in place
+  const bool
+      host_memory_;  // device memory is the host's: rows are read and answers written in place
   std::shared_ptr<const ClusterView> view_;
   DispatchPlan plan_;
   FramePacker packer_;
@@ -103,10 +106,10 @@ class ClusterExchange final : public Exchange, public AnswerSink {
   uint64_t step_ = 0;
   bool active_ = false;
   std::vector<Rank> rank_of_term_;
-  std::vector<uint8_t> sent_;            // by term
+  std::vector<uint8_t> sent_;  // by term
   std::vector<int32_t> parked_;
   int32_t last_replayed_row_ = -1;
-  std::atomic<bool> starved_{false};     // frames wait for a buffer
+  std::atomic<bool> starved_{false};  // frames wait for a buffer
 };
 
 }  // namespace brigade::expert_parallel

@@ -14,7 +14,8 @@ FramePacker::FramePacker(int max_rows, int top_k, int num_ranks, int hidden)
       by_row_(size_t(max_rows) * top_k),
       slots_(size_t(max_rows) * top_k) {
   shares_.reserve(num_ranks);
-  CHECK(kFrameHeaderBytes + frame_index_bytes(FrameKind::kDispatch, top_k) + row_bytes_ <= kMaxFrameBytes);
+  CHECK(kFrameHeaderBytes + frame_index_bytes(FrameKind::kDispatch, top_k) + row_bytes_ <=
+        kMaxFrameBytes);
 }
 
 void FramePacker::start(const DispatchPlan& plan) {
@@ -44,7 +45,8 @@ void FramePacker::start(const DispatchPlan& plan) {
 
 std::span<const int32_t> FramePacker::slots_by_row(const Share& share) {
   const RankWork& work = *share.work;
-  for (int i = 0; i < work.num_entries; ++i) slots_[i] = plan_->entry_slot()[by_row_[work.first_entry + i]];
+  for (int i = 0; i < work.num_entries; ++i)
+    slots_[i] = plan_->entry_slot()[by_row_[work.first_entry + i]];
   return {slots_.data(), static_cast<size_t>(work.num_entries)};
 }
 
@@ -77,16 +79,19 @@ size_t FramePacker::write(Share& share, FrameHeader header, const float* x, std:
   uint32_t next = 0;
   size_t expert_of = 0;
   for (int row = from; row < to; ++row) {
-    std::memcpy(rows + (row - from) * row_bytes_, x + size_t(share.work->rows[row]) * hidden_, row_bytes_);
+    std::memcpy(rows + (row - from) * row_bytes_, x + size_t(share.work->rows[row]) * hidden_,
+                row_bytes_);
     expert_of = 0;  // experts ascend inside a row
     for (int32_t i = starts[row]; i < starts[row + 1]; ++i) {
       const int32_t entry = by_row_[share.work->first_entry + i];
-      while (share.work->experts[expert_of].first + share.work->experts[expert_of].count <= entry) ++expert_of;
+      while (share.work->experts[expert_of].first + share.work->experts[expert_of].count <= entry)
+        ++expert_of;
       const int32_t slot = plan_->entry_slot()[entry];
       slots_[next] = slot;
-      put_entry(frame_index(frame), next++, {static_cast<uint16_t>(row - from),
-                                             static_cast<uint16_t>(share.work->experts[expert_of].expert),
-                                             static_cast<uint32_t>(slot)});
+      put_entry(frame_index(frame), next++,
+                {static_cast<uint16_t>(row - from),
+                 static_cast<uint16_t>(share.work->experts[expert_of].expert),
+                 static_cast<uint32_t>(slot)});
     }
   }
   share.next_row = to;

@@ -1,6 +1,6 @@
-// Cuts one rank's share of a dispatch plan into frames: whole rows in order, each with all its terms,
-// as many as fit. Planned once per exchange for all ranks, then each frame is written when a buffer is
-// there. Step thread; no allocation after construction.
+// Cuts one rank's share of a dispatch plan into frames: whole rows in order, each with all its
+// terms, as many as fit. Planned once per exchange for all ranks, then each frame is written when a
+// buffer is there. Step thread; no allocation after construction.
 #pragma once
 
 #include <cstdint>
@@ -20,22 +20,22 @@ class FramePacker {
 
   struct Share {
     Rank rank = kCoordinator;
-    uint32_t frames = 0;       // of this rank
-    uint32_t next_frame = 0;   // frames == next_frame: all are written
-    int next_row = 0;          // index into the rank's travelling rows
+    uint32_t frames = 0;      // of this rank
+    uint32_t next_frame = 0;  // frames == next_frame: all are written
+    int next_row = 0;         // index into the rank's travelling rows
     bool done() const { return next_frame == frames; }
 
     const RankWork* work = nullptr;
-    int first_start = 0;       // this share's part of the row starts
+    int first_start = 0;  // this share's part of the row starts
   };
   std::vector<Share>& shares() { return shares_; }
 
   // The slots of a share in order of row; a row's slots follow one another.
   std::span<const int32_t> slots_by_row(const Share& share);
 
-  // Writes the share's next frame into `frame` (kMaxFrameBytes): header fields other than counts and
-  // indices come from `header`; x is [rows, hidden] on the host. Returns its bytes; `terms` are the
-  // slots in it, valid until the next call.
+  // Writes the share's next frame into `frame` (kMaxFrameBytes): header fields other than counts
+  // and indices come from `header`; x is [rows, hidden] on the host. Returns its bytes; `terms` are
+  // the slots in it, valid until the next call.
   size_t write(Share& share, FrameHeader header, const float* x, std::byte* frame,
                std::span<const int32_t>* terms);
 
@@ -46,9 +46,10 @@ class FramePacker {
   const int hidden_;
   const DispatchPlan* plan_ = nullptr;
   std::vector<Share> shares_;
-  std::vector<int32_t> starts_;   // per share: first entry of each row in by_row_, one more at the end
-  std::vector<int32_t> by_row_;   // plan entries in order of travelling row, per share
-  std::vector<int32_t> slots_;    // of the frame last written
+  std::vector<int32_t>
+      starts_;  // per share: first entry of each row in by_row_, one more at the end
+  std::vector<int32_t> by_row_;  // plan entries in order of travelling row, per share
+  std::vector<int32_t> slots_;   // of the frame last written
 };
 
 }  // namespace brigade::expert_parallel

@@ -17,15 +17,17 @@ class LocalExchange : public Exchange {
 
   absl::Status plan_buffers(kernels::Device& device, const ExpertShard& shard) {
     ASSIGN_OR_RETURN(experts_, LocalExperts::create(device, shard, max_rows_));
-    ASSIGN_OR_RETURN(answers_, kernels::Buffer::allocate(device, size_t(max_rows_) * geometry_.top_k * geometry_.hidden *
-                                                                     kernels::dtype_bytes(geometry_.wire_dtype)));
+    ASSIGN_OR_RETURN(answers_, kernels::Buffer::allocate(
+                                   device, size_t(max_rows_) * geometry_.top_k * geometry_.hidden *
+                                               kernels::dtype_bytes(geometry_.wire_dtype)));
     return absl::OkStatus();
   }
 
   absl::Status begin(kernels::Stream& stream, const LayerRows& layer, kernels::Waker*) override {
     if (layer.rows > max_rows_) {
-      return absl::InvalidArgumentError(absl::StrCat("exchange of MoE layer ", layer.moe_layer, ": ",
-                                                     layer.rows, " rows, planned for ", max_rows_));
+      return absl::InvalidArgumentError(absl::StrCat("exchange of MoE layer ", layer.moe_layer,
+                                                     ": ", layer.rows, " rows, planned for ",
+                                                     max_rows_));
     }
     const size_t terms = size_t(layer.rows) * geometry_.top_k;
     plan_.build({layer.experts, terms}, layer.rows, placement_, layer.moe_layer);
@@ -50,7 +52,8 @@ class LocalExchange : public Exchange {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Exchange>> make_local_exchange(kernels::Device& device,
-                                                              const ExpertShard& shard, int max_rows) {
+                                                              const ExpertShard& shard,
+                                                              int max_rows) {
   auto exchange = std::make_unique<LocalExchange>(shard, max_rows);
   RETURN_IF_ERROR(exchange->plan_buffers(device, shard));
   return exchange;

@@ -1,5 +1,5 @@
-// The exchange of a coordinator that holds every expert itself: same plan, same rounding of answers to
-// the wire dtype, no copy of rows. One object per microbatch; step thread only.
+// The exchange of a coordinator that holds every expert itself: same plan, same rounding of answers
+// to the wire dtype, no copy of rows. One object per microbatch; step thread only.
 #pragma once
 
 #include <memory>
@@ -12,6 +12,7 @@ namespace brigade::expert_parallel {
 
 // `device` and `shard` must outlive the exchange; layers have at most max_rows rows.
 absl::StatusOr<std::unique_ptr<Exchange>> make_local_exchange(kernels::Device& device,
-                                                              const ExpertShard& shard, int max_rows);
+                                                              const ExpertShard& shard,
+                                                              int max_rows);
 
 }  // namespace brigade::expert_parallel

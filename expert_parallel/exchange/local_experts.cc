@@ -8,7 +8,8 @@ namespace brigade::expert_parallel {
 using kernels::Buffer;
 
 absl::StatusOr<std::unique_ptr<LocalExperts>> LocalExperts::create(kernels::Device& device,
-                                                                   const ExpertShard& shard, int max_rows) {
+                                                                   const ExpertShard& shard,
+                                                                   int max_rows) {
   auto local = std::unique_ptr<LocalExperts>(new LocalExperts(shard));
   const ExpertGeometry& geometry = shard.geometry();
   const size_t terms = size_t(max_rows) * geometry.top_k;
@@ -17,25 +18,28 @@ absl::StatusOr<std::unique_ptr<LocalExperts>> LocalExperts::create(kernels::Devi
   ASSIGN_OR_RETURN(local->slot_index_, Buffer::allocate(device, terms * sizeof(int32_t)));
   ASSIGN_OR_RETURN(local->scratch_,
                    Buffer::allocate(device, kernels::expert_ffn_scratch_bytes(
-                                                static_cast<int>(terms), geometry.hidden, geometry.ffn,
-                                                device.num_threads())));
+                                                static_cast<int>(terms), geometry.hidden,
+                                                geometry.ffn, device.num_threads())));
   return local;
 }
 
-absl::Status LocalExperts::run(kernels::Stream& stream, const DispatchPlan& plan, const RankWork& work,
-                               int moe_layer, const float* x, void* answers) {
+absl::Status LocalExperts::run(kernels::Stream& stream, const DispatchPlan& plan,
+                               const RankWork& work, int moe_layer, const float* x, void* answers) {
   const ExpertGeometry& geometry = shard_.geometry();
   groups_.clear();
   for (const ExpertEntries& entries : work.experts) {
     if (!shard_.holds(moe_layer, entries.expert)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("expert ", entries.expert, " of MoE layer ", moe_layer, " is not loaded here"));
+      return absl::FailedPreconditionError(absl::StrCat("expert ", entries.expert, " of MoE layer ",
+                                                        moe_layer, " is not loaded here"));
     }
-    groups_.push_back({shard_.weights(moe_layer, entries.expert), entries.first - work.first_entry, entries.count});
+    groups_.push_back({shard_.weights(moe_layer, entries.expert), entries.first - work.first_entry,
+                       entries.count});
   }
   const size_t bytes = size_t(work.num_entries) * sizeof(int32_t);
-  RETURN_IF_ERROR(stream.copy_to_device(row_index_.data(), &plan.entry_row()[work.first_entry], bytes));
-  RETURN_IF_ERROR(stream.copy_to_device(slot_index_.data(), &plan.entry_slot()[work.first_entry], bytes));
+  RETURN_IF_ERROR(
+      stream.copy_to_device(row_index_.data(), &plan.entry_row()[work.first_entry], bytes));
+  RETURN_IF_ERROR(
+      stream.copy_to_device(slot_index_.data(), &plan.entry_slot()[work.first_entry], bytes));
   return kernels::expert_ffn(stream, {.x = x,
                                       .row_index = row_index_.as<int32_t>(),
                                       .out_index = slot_index_.as<int32_t>(),

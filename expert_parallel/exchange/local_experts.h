@@ -1,5 +1,5 @@
-// Runs the coordinator's own part of a dispatch plan: experts of the local shard over rows where they
-// lie, answers into their slots. Step thread; no allocation after create().
+// Runs the coordinator's own part of a dispatch plan: experts of the local shard over rows where
+// they lie, answers into their slots. Step thread; no allocation after create().
 #pragma once
 
 #include <memory>
@@ -13,11 +13,12 @@ namespace brigade::expert_parallel {
 class LocalExperts {
  public:
   static absl::StatusOr<std::unique_ptr<LocalExperts>> create(kernels::Device& device,
-                                                              const ExpertShard& shard, int max_rows);
+                                                              const ExpertShard& shard,
+                                                              int max_rows);
   // x: device [*, hidden]; answers: device, slots of the wire dtype. Enqueues; plan must stay until
   // that has run. Every expert of the work must be held.
-  absl::Status run(kernels::Stream& stream, const DispatchPlan& plan, const RankWork& work, int moe_layer,
-                   const float* x, void* answers);
+  absl::Status run(kernels::Stream& stream, const DispatchPlan& plan, const RankWork& work,
+                   int moe_layer, const float* x, void* answers);
 
  private:
   explicit LocalExperts(const ExpertShard& shard) : shard_(shard) {}

@@ -37,7 +37,8 @@ void WorkerLinks::attach(int microbatch, AnswerSink* sink) {
   CHECK(loop_.call([&] { sinks_.at(microbatch) = sink; }, absl::Now() + absl::Minutes(1)).ok());
 }
 
-absl::StatusOr<std::string> WorkerLinks::open(Rank rank, uint64_t incarnation, absl::Time deadline) {
+absl::StatusOr<std::string> WorkerLinks::open(Rank rank, uint64_t incarnation,
+                                              absl::Time deadline) {
   if (rank < 0 || rank >= config_.num_ranks || incarnation == 0) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", rank, ", incarnation ", incarnation,
                                                    ": ranks go to ", config_.num_ranks - 1));
@@ -65,14 +66,17 @@ absl::StatusOr<std::string> WorkerLinks::open(Rank rank, uint64_t incarnation, a
   return address;
 }
 
-absl::Status WorkerLinks::connect(Rank rank, const std::string& remote_address, absl::Time deadline) {
-  if (rank < 0 || rank >= config_.num_ranks) return absl::InvalidArgumentError(absl::StrCat("no rank ", rank));
+absl::Status WorkerLinks::connect(Rank rank, const std::string& remote_address,
+                                  absl::Time deadline) {
+  if (rank < 0 || rank >= config_.num_ranks)
+    return absl::InvalidArgumentError(absl::StrCat("no rank ", rank));
   absl::Status status;
   RETURN_IF_ERROR(loop_.call(
       [&] {
         RankSlot& slot = *ranks_[rank];
-        status = slot.has_peer ? transport_->connect(slot.peer, remote_address)
-                               : absl::FailedPreconditionError(absl::StrCat("rank ", rank, " has no link"));
+        status = slot.has_peer
+                     ? transport_->connect(slot.peer, remote_address)
+                     : absl::FailedPreconditionError(absl::StrCat("rank ", rank, " has no link"));
         if (!status.ok()) return;
         std::lock_guard<std::mutex> lock(mutex_);
         slot.linked = true;
@@ -82,7 +86,8 @@ absl::Status WorkerLinks::connect(Rank rank, const std::string& remote_address, 
 }
 
 absl::Status WorkerLinks::close(Rank rank, absl::Time deadline) {
-  if (rank < 0 || rank >= config_.num_ranks) return absl::InvalidArgumentError(absl::StrCat("no rank ", rank));
+  if (rank < 0 || rank >= config_.num_ranks)
+    return absl::InvalidArgumentError(absl::StrCat("no rank ", rank));
   return loop_.call([&] { unlink(rank); }, deadline);
 }
 
@@ -149,13 +154,16 @@ void WorkerLinks::on_sent(PeerId, uint64_t cookie, const absl::Status&) {
   give_back(static_cast<Rank>(cookie >> 32), static_cast<int>(cookie & 0xffffffff));
 }
 
-Refusal WorkerLinks::check(PeerId peer, std::span<const std::byte> bytes, FrameView* view, Rank* rank) const {
+Refusal WorkerLinks::check(PeerId peer, std::span<const std::byte> bytes, FrameView* view,
+                           Rank* rank) const {
   const auto found = rank_of_peer_.find(peer);
   if (found == rank_of_peer_.end()) return Refusal::kStaleIncarnation;
   *rank = found->second;
-  if (const Refusal refusal = parse_frame(bytes, config_.limits, view); refusal != Refusal::kNone) return refusal;
+  if (const Refusal refusal = parse_frame(bytes, config_.limits, view); refusal != Refusal::kNone)
+    return refusal;
   const FrameHeader& header = view->header;
-  if (header.kind == FrameKind::kDispatch || header.microbatch >= sinks_.size()) return Refusal::kMalformed;
+  if (header.kind == FrameKind::kDispatch || header.microbatch >= sinks_.size())
+    return Refusal::kMalformed;
   return check_parties(header, config_.session, self(), {*rank, ranks_[*rank]->incarnation});
 }
 
@@ -189,7 +197,11 @@ void WorkerLinks::on_loop_failed(const absl::Status& status) {
   }
 }
 
-uint64_t WorkerLinks::rows_sent(Rank rank) const { return ranks_.at(rank)->rows.load(std::memory_order_relaxed); }
-uint64_t WorkerLinks::frames_sent(Rank rank) const { return ranks_.at(rank)->frames.load(std::memory_order_relaxed); }
+uint64_t WorkerLinks::rows_sent(Rank rank) const {
+  return ranks_.at(rank)->rows.load(std::memory_order_relaxed);
+}
+uint64_t WorkerLinks::frames_sent(Rank rank) const {
+  return ranks_.at(rank)->frames.load(std::memory_order_relaxed);
+}
 
 }  // namespace brigade::expert_parallel

@@ -1,7 +1,7 @@
 // The coordinator's end of the data plane: links to the workers, frames out, answers in. Owns the
-// progress thread of a transport. The step thread packs frames into buffers of the rank they go to and
-// submits them; answers that pass all checks go to the sink of their microbatch on the progress thread.
-// A rank that does not take its frames uses up its own buffers only.
+// progress thread of a transport. The step thread packs frames into buffers of the rank they go to
+// and submits them; answers that pass all checks go to the sink of their microbatch on the progress
+// thread. A rank that does not take its frames uses up its own buffers only.
 #pragma once
 
 #include <atomic>
@@ -11,9 +11,9 @@
 #include <mutex>
 #include <vector>
 
+#include "expert_parallel/routing/placement.h"
 #include "expert_parallel/transport/aligned_block.h"
 #include "expert_parallel/transport/transport_loop.h"
-#include "expert_parallel/routing/placement.h"
 
 namespace brigade::expert_parallel {
 
@@ -21,9 +21,9 @@ struct WorkerLinksConfig {
   Session session;
   uint64_t incarnation = 0;  // of this coordinator process
   FrameLimits limits;
-  int num_ranks = 0;         // rank slots; fixed
+  int num_ranks = 0;  // rank slots; fixed
   int microbatches = 1;
-  int frames_per_rank = 8;   // buffers; at most the transport's send queue
+  int frames_per_rank = 8;  // buffers; at most the transport's send queue
 };
 
 // Progress thread.
@@ -41,7 +41,8 @@ using LossReport = std::function<void(Rank rank, uint64_t incarnation, const abs
 
 class WorkerLinks final : public LoopClient {
  public:
-  WorkerLinks(std::unique_ptr<Transport> transport, const WorkerLinksConfig& config, LossReport on_lost);
+  WorkerLinks(std::unique_ptr<Transport> transport, const WorkerLinksConfig& config,
+              LossReport on_lost);
   ~WorkerLinks() override;
   void start();
   void stop();
@@ -81,9 +82,9 @@ class WorkerLinks final : public LoopClient {
   };
   struct RankSlot {
     AlignedBlock buffers;
-    std::vector<int> free;     // guarded by mutex_
-    bool linked = false;       // guarded by mutex_
-    bool has_peer = false;     // the rest: progress thread
+    std::vector<int> free;  // guarded by mutex_
+    bool linked = false;    // guarded by mutex_
+    bool has_peer = false;  // the rest: progress thread
     PeerId peer = 0;
     uint64_t incarnation = 0;
     std::atomic<uint64_t> rows{0}, frames{0};

@@ -13,24 +13,29 @@ using kernels::Buffer;
 ExpertBatch::ExpertBatch(const ExpertShard& shard, bool host_memory)
     : shard_(shard),
       host_memory_(host_memory),
-      answer_bytes_(size_t(shard.geometry().hidden) * kernels::dtype_bytes(shard.geometry().wire_dtype)),
+      answer_bytes_(size_t(shard.geometry().hidden) *
+                    kernels::dtype_bytes(shard.geometry().wire_dtype)),
       cursor_(shard.geometry().experts) {}
 
 absl::StatusOr<std::unique_ptr<ExpertBatch>> ExpertBatch::create(kernels::Device& device,
-                                                                 const ExpertShard& shard, int frames,
-                                                                 int max_slots) {
+                                                                 const ExpertShard& shard,
+                                                                 int frames, int max_slots) {
   const ExpertGeometry& geometry = shard.geometry();
   auto batch = std::unique_ptr<ExpertBatch>(
       new ExpertBatch(shard, device.kind() == kernels::DeviceKind::kCpu));
   const size_t row_bytes = size_t(geometry.hidden) * sizeof(float);
   // A row brings at least one term of the index.
-  const size_t rows_of_frame = (kMaxFrameBytes - kFrameHeaderBytes) / (row_bytes + sizeof(FrameEntry));
-  if (rows_of_frame == 0) return absl::InvalidArgumentError(absl::StrCat("hidden size ", geometry.hidden, " does not fit a frame"));
+  const size_t rows_of_frame =
+      (kMaxFrameBytes - kFrameHeaderBytes) / (row_bytes + sizeof(FrameEntry));
+  if (rows_of_frame == 0)
+    return absl::InvalidArgumentError(
+        absl::StrCat("hidden size ", geometry.hidden, " does not fit a frame"));
   batch->max_rows_ = static_cast<int>(std::min<size_t>(rows_of_frame * frames, max_slots));
-  batch->max_terms_ = static_cast<int>(std::min<int64_t>(int64_t(batch->max_rows_) * geometry.top_k, max_slots));
+  batch->max_terms_ =
+      static_cast<int>(std::min<int64_t>(int64_t(batch->max_rows_) * geometry.top_k, max_slots));
   const size_t terms = batch->max_terms_;
-  const size_t scratch = kernels::expert_ffn_scratch_bytes(batch->max_terms_, geometry.hidden, geometry.ffn,
-                                                           device.num_threads());
+  const size_t scratch = kernels::expert_ffn_scratch_bytes(batch->max_terms_, geometry.hidden,
+                                                           geometry.ffn, device.num_threads());
   batch->frames_.reserve(frames);
   batch->row_index_.resize(terms);
   batch->slots_.reserve(terms);
@@ -56,15 +61,19 @@ void ExpertBatch::clear() {
 }
 
 bool ExpertBatch::add(const FrameView& frame) {
-  const int rows = static_cast<int>(frame.header.row_count), terms = static_cast<int>(frame.header.entry_count);
-  if (frames_.size() == frames_.capacity() || rows_ + rows > max_rows_ || terms_ + terms > max_terms_) return false;
+  const int rows = static_cast<int>(frame.header.row_count),
+            terms = static_cast<int>(frame.header.entry_count);
+  if (frames_.size() == frames_.capacity() || rows_ + rows > max_rows_ ||
+      terms_ + terms > max_terms_)
+    return false;
   frames_.push_back(frame);
   rows_ += rows;
   terms_ += terms;
   return true;
 }
 
-// Counting sort by expert, in order of arrival inside an expert: order cannot change any row's bits.
+// Counting sort by expert, in order of arrival inside an expert: order cannot change any row's
+// bits.
 void ExpertBatch::group_terms() {
   const uint32_t layer = frames_[0].header.layer;
   std::fill(cursor_.begin(), cursor_.end(), 0);
@@ -82,7 +91,8 @@ void ExpertBatch::group_terms() {
       cursor_[expert] = -1;
       continue;
     }
-    groups_.push_back({shard_.weights(static_cast<int>(layer), static_cast<int>(expert)), next, count});
+    groups_.push_back(
+        {shard_.weights(static_cast<int>(layer), static_cast<int>(expert)), next, count});
     cursor_[expert] = next;
     next += count;
   }
@@ -129,7 +139,8 @@ absl::Status ExpertBatch::run(kernels::Stream& stream, absl::Time deadline) {
 absl::Status ExpertBatch::compute(kernels::Stream& stream, absl::Time deadline) {
   ASSIGN_OR_RETURN(const float* x, gather_rows(stream));
   const size_t terms = slots_.size();
-  RETURN_IF_ERROR(stream.copy_to_device(row_index_on_device_.data(), row_index_.data(), terms * sizeof(int32_t)));
+  RETURN_IF_ERROR(stream.copy_to_device(row_index_on_device_.data(), row_index_.data(),
+                                        terms * sizeof(int32_t)));
   RETURN_IF_ERROR(kernels::expert_ffn(stream, {.x = x,
                                                .row_index = row_index_on_device_.as<int32_t>(),
                                                .out = out_.data(),

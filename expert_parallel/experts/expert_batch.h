@@ -22,7 +22,8 @@ class ExpertBatch {
   // A frame with more than top_k terms a row never fits: no coordinator of ours writes it.
   bool ever_fits(const FrameView& frame) const;
   void clear();
-  // False when there is no room behind what is in already. The frame's memory must stay until run().
+  // False when there is no room behind what is in already. The frame's memory must stay until
+  // run().
   bool add(const FrameView& frame);
   bool empty() const { return frames_.empty(); }
 
@@ -48,12 +49,12 @@ class ExpertBatch {
   int max_rows_ = 0, max_terms_ = 0;
   int rows_ = 0, terms_ = 0;
   std::vector<FrameView> frames_;
-  std::vector<int32_t> cursor_;        // [experts]
-  std::vector<int32_t> row_index_;     // of each term to run, grouped by expert
+  std::vector<int32_t> cursor_;     // [experts]
+  std::vector<int32_t> row_index_;  // of each term to run, grouped by expert
   std::vector<uint32_t> slots_, declined_;
   std::vector<kernels::ExpertGroup> groups_;
   kernels::Buffer x_, row_index_on_device_, out_, scratch_;
-  AlignedBlock host_out_;              // where device memory is not the host's
+  AlignedBlock host_out_;  // where device memory is not the host's
   const std::byte* answers_ = nullptr;
 };
 

@@ -13,7 +13,8 @@ namespace {
 uint32_t rows_per_frame(const ExpertGeometry& geometry) {
   const size_t row_bytes = size_t(geometry.hidden) * kernels::dtype_bytes(geometry.wire_dtype);
   // Room for the index's padding is kept.
-  return static_cast<uint32_t>((kMaxFrameBytes - kFrameHeaderBytes - kFrameAlignment) / (row_bytes + sizeof(uint32_t)));
+  return static_cast<uint32_t>((kMaxFrameBytes - kFrameHeaderBytes - kFrameAlignment) /
+                               (row_bytes + sizeof(uint32_t)));
 }
 
 // Answers, and one decline.
@@ -28,27 +29,31 @@ bool same_exchange(const FrameHeader& a, const FrameHeader& b) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::create(std::unique_ptr<Transport> transport,
-                                                                   kernels::Device& device,
-                                                                   const ExpertShard& shard,
-                                                                   const ExpertServerConfig& config,
-                                                                   CoordinatorLost on_lost) {
-  ASSIGN_OR_RETURN(auto batch, ExpertBatch::create(device, shard, config.frames_per_batch, config.limits.max_slots));
-  if (frame_index_bytes(FrameKind::kDecline, batch->max_terms()) + kFrameHeaderBytes > kMaxFrameBytes ||
+absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::create(
+    std::unique_ptr<Transport> transport, kernels::Device& device, const ExpertShard& shard,
+    const ExpertServerConfig& config, CoordinatorLost on_lost) {
+  ASSIGN_OR_RETURN(auto batch, ExpertBatch::create(device, shard, config.frames_per_batch,
+                                                   config.limits.max_slots));
+  if (frame_index_bytes(FrameKind::kDecline, batch->max_terms()) + kFrameHeaderBytes >
+          kMaxFrameBytes ||
       rows_per_frame(shard.geometry()) == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("expert server: ", batch->max_terms(),
-                                                   " terms a batch do not fit one frame"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("expert server: ", batch->max_terms(), " terms a batch do not fit one frame"));
   }
   if (frames_of_batch(shard.geometry(), batch->max_terms()) > transport->caps().send_queue) {
-    return absl::InvalidArgumentError(absl::StrCat("expert server: a batch has more answer frames than the "
-                                                   "transport's send queue of ", transport->caps().send_queue));
+    return absl::InvalidArgumentError(
+        absl::StrCat("expert server: a batch has more answer frames than the "
+                     "transport's send queue of ",
+                     transport->caps().send_queue));
   }
   ASSIGN_OR_RETURN(auto stream, device.create_stream());
-  return std::unique_ptr<ExpertServer>(new ExpertServer(std::move(transport), std::move(stream), std::move(batch),
-                                                        shard.geometry(), config, std::move(on_lost)));
+  return std::unique_ptr<ExpertServer>(new ExpertServer(std::move(transport), std::move(stream),
+                                                        std::move(batch), shard.geometry(), config,
+                                                        std::move(on_lost)));
 }
 
-ExpertServer::ExpertServer(std::unique_ptr<Transport> transport, std::unique_ptr<kernels::Stream> stream,
+ExpertServer::ExpertServer(std::unique_ptr<Transport> transport,
+                           std::unique_ptr<kernels::Stream> stream,
                            std::unique_ptr<ExpertBatch> batch, const ExpertGeometry& geometry,
                            const ExpertServerConfig& config, CoordinatorLost on_lost)
     : transport_(std::move(transport)),
@@ -101,8 +106,9 @@ absl::Status ExpertServer::connect(uint64_t coordinator_id, const std::string& r
   RETURN_IF_ERROR(loop_.call(
       [&] {
         const PeerId peer = peer_of(coordinator_id);
-        status = peer != 0 ? transport_->connect(peer, remote_address)
-                           : absl::NotFoundError(absl::StrCat("no link of coordinator ", coordinator_id));
+        status = peer != 0
+                     ? transport_->connect(peer, remote_address)
+                     : absl::NotFoundError(absl::StrCat("no link of coordinator ", coordinator_id));
       },
       deadline));
   return status;
@@ -132,20 +138,25 @@ void ExpertServer::drop(PeerId peer) {
   for (const Held& held : found->second->waiting) transport_->release(held.receipt);
   found->second->waiting.clear();
   transport_->close_peer(peer);
-  if (static_cast<int>(found->second->free.size()) < pool_frames_) ending_[peer] = std::move(found->second);
+  if (static_cast<int>(found->second->free.size()) < pool_frames_)
+    ending_[peer] = std::move(found->second);
   coordinators_.erase(found);
 }
 
-Refusal ExpertServer::check(const Coordinator& from, std::span<const std::byte> bytes, FrameView* view) const {
-  if (const Refusal refusal = parse_frame(bytes, config_.limits, view); refusal != Refusal::kNone) return refusal;
-  if (view->header.kind != FrameKind::kDispatch || !batch_->ever_fits(*view)) return Refusal::kMalformed;
+Refusal ExpertServer::check(const Coordinator& from, std::span<const std::byte> bytes,
+                            FrameView* view) const {
+  if (const Refusal refusal = parse_frame(bytes, config_.limits, view); refusal != Refusal::kNone)
+    return refusal;
+  if (view->header.kind != FrameKind::kDispatch || !batch_->ever_fits(*view))
+    return Refusal::kMalformed;
   return check_parties(view->header, from.session, from.self, from.party);
 }
 
 void ExpertServer::on_message(PeerId peer, uint64_t receipt, std::span<const std::byte> bytes) {
   const auto found = coordinators_.find(peer);
   FrameView view;
-  const Refusal refusal = found == coordinators_.end() ? Refusal::kStranger : check(*found->second, bytes, &view);
+  const Refusal refusal =
+      found == coordinators_.end() ? Refusal::kStranger : check(*found->second, bytes, &view);
   if (refusal != Refusal::kNone) {
     refusals_.add(refusal);
     transport_->release(receipt);
@@ -181,10 +192,12 @@ void ExpertServer::on_loop_failed(const absl::Status& status) {
 // One batch a turn, so that arrivals and departures are seen in between; coordinators take turns.
 absl::Time ExpertServer::on_turn() {
   const auto ready = [&](const auto& entry) {
-    return !entry.second->waiting.empty() && static_cast<int>(entry.second->free.size()) >= batch_frames_;
+    return !entry.second->waiting.empty() &&
+           static_cast<int>(entry.second->free.size()) >= batch_frames_;
   };
   auto next = std::find_if(coordinators_.upper_bound(last_served_), coordinators_.end(), ready);
-  if (next == coordinators_.end()) next = std::find_if(coordinators_.begin(), coordinators_.end(), ready);
+  if (next == coordinators_.end())
+    next = std::find_if(coordinators_.begin(), coordinators_.end(), ready);
   if (next == coordinators_.end()) return absl::InfiniteFuture();
   last_served_ = next->first;
   serve(next->first, *next->second);
@@ -237,7 +250,8 @@ void ExpertServer::answer(PeerId peer, Coordinator& coordinator, const FrameHead
     header.kind = FrameKind::kAnswer;
     header.row_count = header.entry_count = count;
     std::memcpy(frame_index(frame), &slots[first], count * sizeof(uint32_t));
-    std::memcpy(frame_rows(frame, header.kind, count), batch_->answer_row(first), count * row_bytes);
+    std::memcpy(frame_rows(frame, header.kind, count), batch_->answer_row(first),
+                count * row_bytes);
     send(peer, coordinator, buffer, header);
   }
   if (!declined.empty()) {
@@ -245,17 +259,20 @@ void ExpertServer::answer(PeerId peer, Coordinator& coordinator, const FrameHead
     header.kind = FrameKind::kDecline;
     header.row_count = 0;
     header.entry_count = static_cast<uint32_t>(declined.size());
-    std::memcpy(frame_index(coordinator.answers.at(buffer)), declined.data(), declined.size_bytes());
+    std::memcpy(frame_index(coordinator.answers.at(buffer)), declined.data(),
+                declined.size_bytes());
     send(peer, coordinator, buffer, header);
   }
   transport_->end_group();
 }
 
-void ExpertServer::send(PeerId peer, Coordinator& coordinator, int buffer, const FrameHeader& header) {
+void ExpertServer::send(PeerId peer, Coordinator& coordinator, int buffer,
+                        const FrameHeader& header) {
   std::byte* frame = coordinator.answers.at(buffer);
   const size_t bytes = seal_frame(header, frame);
   // A coordinator that has gone needs no answer; its loss is reported by itself.
-  if (!transport_->send(peer, {.head = {frame, bytes}}, buffer).ok()) coordinator.free.push_back(buffer);
+  if (!transport_->send(peer, {.head = {frame, bytes}}, buffer).ok())
+    coordinator.free.push_back(buffer);
 }
 
 }  // namespace brigade::expert_parallel

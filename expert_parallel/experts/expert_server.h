@@ -1,6 +1,6 @@
-// The worker's side of the data plane: takes dispatch frames, runs the experts, answers. Stateless per
-// layer and per request; everything it keeps belongs to one coordinator's link. Its thread owns the
-// transport, the stream and the batch; the shard may be changed inside call() only.
+// The worker's side of the data plane: takes dispatch frames, runs the experts, answers. Stateless
+// per layer and per request; everything it keeps belongs to one coordinator's link. Its thread owns
+// the transport, the stream and the batch; the shard may be changed inside call() only.
 #pragma once
 
 #include <atomic>
@@ -16,9 +16,10 @@ namespace brigade::expert_parallel {
 
 struct ExpertServerConfig {
   FrameLimits limits;
-  int window = 8;           // the transport's: frames of one coordinator that may be held
+  int window = 8;  // the transport's: frames of one coordinator that may be held
   int frames_per_batch = 4;
-  absl::Duration batch_timeout = absl::Seconds(30);  // for the device; past it the terms are declined
+  absl::Duration batch_timeout =
+      absl::Seconds(30);  // for the device; past it the terms are declined
 };
 
 // Any thread.
@@ -33,20 +34,23 @@ class ExpertServer final : public LoopClient {
  public:
   // Transport is taken; device and shard outlive the server.
   static absl::StatusOr<std::unique_ptr<ExpertServer>> create(std::unique_ptr<Transport> transport,
-                                                              kernels::Device& device, const ExpertShard& shard,
+                                                              kernels::Device& device,
+                                                              const ExpertShard& shard,
                                                               const ExpertServerConfig& config,
                                                               CoordinatorLost on_lost);
   ~ExpertServer() override;
   void start();
   void stop();
 
-  // Control thread. `self` is the slot and incarnation that this coordinator gave to the worker. One
-  // link per coordinator id; opening again closes the one before.
-  absl::StatusOr<std::string> open(const Session& session, const Party& coordinator, const Party& self,
-                                   absl::Time deadline);
-  absl::Status connect(uint64_t coordinator_id, const std::string& remote_address, absl::Time deadline);
+  // Control thread. `self` is the slot and incarnation that this coordinator gave to the worker.
+  // One link per coordinator id; opening again closes the one before.
+  absl::StatusOr<std::string> open(const Session& session, const Party& coordinator,
+                                   const Party& self, absl::Time deadline);
+  absl::Status connect(uint64_t coordinator_id, const std::string& remote_address,
+                       absl::Time deadline);
   absl::Status close(uint64_t coordinator_id, absl::Time deadline);
-  // Runs `change` between batches, for loading and unloading experts. It holds up answers meanwhile.
+  // Runs `change` between batches, for loading and unloading experts. It holds up answers
+  // meanwhile.
   absl::Status call(std::function<void()> change, absl::Time deadline);
 
   // Any thread.
@@ -67,7 +71,7 @@ class ExpertServer final : public LoopClient {
   struct Coordinator {
     Session session;
     Party party, self;
-    AlignedBlock answers;       // frames of two batches: one is sent while the next is computed
+    AlignedBlock answers;  // frames of two batches: one is sent while the next is computed
     std::vector<int> free;
     std::vector<Held> waiting;  // oldest first; at most `window`
   };

@@ -1,5 +1,5 @@
-// Host memory for messages: `count` buffers of `bytes` each, all 64-byte aligned, in one allocation.
-// Move-only; owned by a link or a frame pool.
+// Host memory for messages: `count` buffers of `bytes` each, all 64-byte aligned, in one
+// allocation. Move-only; owned by a link or a frame pool.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// A descriptor that becomes readable when somebody signals it: lets one thread wait for other threads
-// and for sockets at once. signal() from any thread; clear() by the thread that waits.
+// A descriptor that becomes readable when somebody signals it: lets one thread wait for other
+// threads and for sockets at once. signal() from any thread; clear() by the thread that waits.
 #pragma once
 
 namespace brigade::expert_parallel {

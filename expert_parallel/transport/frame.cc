@@ -49,7 +49,8 @@ size_t rows_bytes(uint32_t row_count, uint32_t hidden, kernels::DType dtype) {
 }
 
 bool known_sizes(const WireHeader& wire, const FrameLimits& limits, size_t size) {
-  if (wire.magic != kMagic || wire.version != kFrameVersion || wire.header_bytes != kFrameHeaderBytes) {
+  if (wire.magic != kMagic || wire.version != kFrameVersion ||
+      wire.header_bytes != kFrameHeaderBytes) {
     return false;
   }
   const auto kind = static_cast<FrameKind>(wire.kind);
@@ -61,13 +62,14 @@ bool known_sizes(const WireHeader& wire, const FrameLimits& limits, size_t size)
   if (wire.layer >= static_cast<uint32_t>(limits.moe_layers)) return false;
   if (wire.frame_index >= wire.frame_count) return false;
   // Both counts are bounded before they are multiplied.
-  if (wire.row_count > kMaxFrameBytes || wire.entry_count > kMaxFrameBytes / sizeof(uint32_t)) return false;
+  if (wire.row_count > kMaxFrameBytes || wire.entry_count > kMaxFrameBytes / sizeof(uint32_t))
+    return false;
   if (dispatch ? wire.entry_count < wire.row_count
                : wire.row_count != (decline ? 0 : wire.entry_count)) {
     return false;
   }
-  const size_t expected = frame_index_bytes(kind, wire.entry_count) +
-                          rows_bytes(wire.row_count, wire.hidden, dtype);
+  const size_t expected =
+      frame_index_bytes(kind, wire.entry_count) + rows_bytes(wire.row_count, wire.hidden, dtype);
   return wire.payload_bytes == expected && size == kFrameHeaderBytes + expected;
 }
 
@@ -126,13 +128,20 @@ Refusal check_party(const Party& named, const Party& expected) {
 
 const char* refusal_name(Refusal refusal) {
   switch (refusal) {
-    case Refusal::kNone: return "none";
-    case Refusal::kMalformed: return "malformed";
-    case Refusal::kDamaged: return "damaged";
-    case Refusal::kStranger: return "stranger";
-    case Refusal::kWrongSlot: return "wrong_slot";
-    case Refusal::kStaleIncarnation: return "stale_incarnation";
-    case Refusal::kCount: break;
+    case Refusal::kNone:
+      return "none";
+    case Refusal::kMalformed:
+      return "malformed";
+    case Refusal::kDamaged:
+      return "damaged";
+    case Refusal::kStranger:
+      return "stranger";
+    case Refusal::kWrongSlot:
+      return "wrong_slot";
+    case Refusal::kStaleIncarnation:
+      return "stale_incarnation";
+    case Refusal::kCount:
+      break;
   }
   return "?";
 }
@@ -170,7 +179,8 @@ size_t seal_frame(const FrameHeader& header, std::byte* frame) {
   CHECK(bytes <= kMaxFrameBytes && header.row_count <= 0x10000);
   const size_t each = header.kind == FrameKind::kDispatch ? sizeof(FrameEntry) : sizeof(uint32_t);
   const size_t used = header.entry_count * each;
-  std::memset(frame_index(frame) + used, 0, frame_index_bytes(header.kind, header.entry_count) - used);
+  std::memset(frame_index(frame) + used, 0,
+              frame_index_bytes(header.kind, header.entry_count) - used);
   WireHeader wire = {.magic = kMagic,
                      .version = kFrameVersion,
                      .header_bytes = kFrameHeaderBytes,

@@ -1,8 +1,8 @@
 // The unit of the data plane: one frame = header | index | rows, little-endian, at most 512 KiB. A
-// dispatch carries hidden rows, each once, and for each row the experts to run and the slots to answer
-// into; an answer carries one row per slot; a decline carries the slots that a worker will not compute.
-// Nothing of a frame is used before every size, id and the checksum have been checked. Pure functions;
-// a FrameView points into the caller's buffer.
+// dispatch carries hidden rows, each once, and for each row the experts to run and the slots to
+// answer into; an answer carries one row per slot; a decline carries the slots that a worker will
+// not compute. Nothing of a frame is used before every size, id and the checksum have been checked.
+// Pure functions; a FrameView points into the caller's buffer.
 #pragma once
 
 #include <array>
@@ -43,9 +43,9 @@ struct FrameHeader {
   Session session;
   Party receiver, sender;
   uint64_t placement_version = 0;
-  uint64_t step = 0;        // with microbatch: names one exchange of this coordinator for ever
+  uint64_t step = 0;  // with microbatch: names one exchange of this coordinator for ever
   uint32_t microbatch = 0;
-  uint32_t layer = 0;       // index among the MoE layers
+  uint32_t layer = 0;                         // index among the MoE layers
   uint32_t frame_index = 0, frame_count = 1;  // of this exchange and receiver; any order of arrival
   uint32_t row_count = 0;
   uint32_t entry_count = 0;  // dispatch: (row, expert, slot) triples; answer and decline: slots
@@ -64,7 +64,7 @@ struct FrameLimits {
   int hidden = 0;
   int experts = 0;
   int moe_layers = 0;
-  int max_slots = 0;                                   // slot ids lie below
+  int max_slots = 0;  // slot ids lie below
   kernels::DType dispatch_dtype = kernels::DType::kF32;
   kernels::DType answer_dtype = kernels::DType::kF32;
 };
@@ -84,7 +84,9 @@ const char* refusal_name(Refusal refusal);
 // Counts by reason; any thread.
 class RefusalCounts {
  public:
-  void add(Refusal refusal) { counts_[static_cast<size_t>(refusal)].fetch_add(1, std::memory_order_relaxed); }
+  void add(Refusal refusal) {
+    counts_[static_cast<size_t>(refusal)].fetch_add(1, std::memory_order_relaxed);
+  }
   uint64_t of(Refusal refusal) const {
     return counts_[static_cast<size_t>(refusal)].load(std::memory_order_relaxed);
   }
@@ -118,8 +120,8 @@ inline void put_slot(std::byte* index, uint32_t i, uint32_t slot) {
   std::memcpy(index + size_t(i) * sizeof(slot), &slot, sizeof(slot));
 }
 
-// Writes header, padding and checksum around an index and rows that are in place; returns the frame's
-// bytes. The caller's counts must fit kMaxFrameBytes and the buffer.
+// Writes header, padding and checksum around an index and rows that are in place; returns the
+// frame's bytes. The caller's counts must fit kMaxFrameBytes and the buffer.
 size_t seal_frame(const FrameHeader& header, std::byte* frame);
 
 // Structure, ids and checksum. On kNone `view` is filled; else it must not be used.

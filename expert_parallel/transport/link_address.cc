@@ -73,10 +73,12 @@ std::string encode_link_address(const LinkAddress& address) {
 
 absl::StatusOr<LinkAddress> decode_link_address(const std::string& bytes) {
   const auto refuse = [&](const char* why) {
-    return absl::InvalidArgumentError(absl::StrCat("data plane address of ", bytes.size(), " bytes ", why));
+    return absl::InvalidArgumentError(
+        absl::StrCat("data plane address of ", bytes.size(), " bytes ", why));
   };
   if (bytes.size() > kMaxAddressBytes) return refuse("is too long");
-  if (bytes.size() < sizeof(kMagic) + kSumBytes || std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) != 0) {
+  if (bytes.size() < sizeof(kMagic) + kSumBytes ||
+      std::memcmp(bytes.data(), kMagic, sizeof(kMagic)) != 0) {
     return refuse("is not one of ours");
   }
   const size_t end = bytes.size() - kSumBytes;
@@ -94,7 +96,8 @@ absl::StatusOr<LinkAddress> decode_link_address(const std::string& bytes) {
   for (uint64_t& inode : address.host.namespaces) inode = reader.take<uint64_t>();
   address.worker = reader.take_text();
   address.worker_net = reader.take_text();
-  if (!reader.ended_well() || address.worker.empty() || address.window == 0) return refuse("is incomplete");
+  if (!reader.ended_well() || address.worker.empty() || address.window == 0)
+    return refuse("is incomplete");
   return address;
 }
 

@@ -112,12 +112,12 @@ class LoopbackTransport final : public Transport {
       return absl::UnavailableError(absl::StrCat("link ", peer, " is not connected"));
     }
     if (message.bytes() > options_.max_message_bytes) {
-      return absl::InvalidArgumentError(absl::StrCat("message of ", message.bytes(), " bytes, limit ",
-                                                     options_.max_message_bytes));
+      return absl::InvalidArgumentError(absl::StrCat("message of ", message.bytes(),
+                                                     " bytes, limit ", options_.max_message_bytes));
     }
     if (link->queue.size() >= static_cast<size_t>(options_.send_queue)) {
-      return absl::ResourceExhaustedError(absl::StrCat("link ", peer, ": ", link->queue.size(),
-                                                       " sends are waiting"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("link ", peer, ": ", link->queue.size(), " sends are waiting"));
     }
     link->queue.push_back({message, cookie});
     dirty_ = true;
@@ -171,7 +171,8 @@ class LoopbackTransport final : public Transport {
       moved |= report_loss(peer);
     }
     moved |= report_sent();
-    std::erase_if(links_, [](const auto& entry) { return !entry.second.open && entry.second.receipts == 0; });
+    std::erase_if(
+        links_, [](const auto& entry) { return !entry.second.open && entry.second.receipts == 0; });
     return moved || dirty_;
   }
 
@@ -272,7 +273,8 @@ class LoopbackTransport final : public Transport {
     deliver(peer);  // what arrived before the end
     link = open(peer);
     if (link == nullptr) return true;
-    const absl::Status why = absl::UnavailableError(absl::StrCat("link ", peer, ": the peer has gone"));
+    const absl::Status why =
+        absl::UnavailableError(absl::StrCat("link ", peer, ": the peer has gone"));
     link->lost = true;
     end_link(*link, why, peer);
     listener_->on_peer_lost(peer, why);

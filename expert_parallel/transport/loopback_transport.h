@@ -1,6 +1,6 @@
-// The transport of one process: messages are copied between transports that share a hub. Reference for
-// the other transports, and the test bed under thread sanitizers. Each transport has its own progress
-// thread; the hub may be shared by all of them.
+// The transport of one process: messages are copied between transports that share a hub. Reference
+// for the other transports, and the test bed under thread sanitizers. Each transport has its own
+// progress thread; the hub may be shared by all of them.
 #pragma once
 
 #include <memory>

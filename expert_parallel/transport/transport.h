@@ -4,10 +4,10 @@
 // Thread: one progress thread owns a transport and makes every call. Nothing here waits, except
 // shut_down(), which has a deadline. Listener calls come only out of progress().
 //
-// Flow: a link posts `window` receives when it is made, before the peer learns its address, so receives
-// are posted before sends. Each message in flight holds one of the receiver's buffers (a credit);
-// release() gives it back. Sends without a credit wait in a bounded queue. Credits travel without
-// needing credits, so two full queues cannot lock each other.
+// Flow: a link posts `window` receives when it is made, before the peer learns its address, so
+// receives are posted before sends. Each message in flight holds one of the receiver's buffers (a
+// credit); release() gives it back. Sends without a credit wait in a bounded queue. Credits travel
+// without needing credits, so two full queues cannot lock each other.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,8 @@ struct TransportCaps {
   bool device_memory = false;    // a body may lie in device memory
   // Sizes must be known on the host before data moves (a padded, device-counted mode says false).
   bool counts_on_host = true;
-  // Sends between begin_group() and end_group() start together, in the order they were posted per peer.
+  // Sends between begin_group() and end_group() start together, in the order they were posted per
+  // peer.
   bool grouped_posting = false;
 };
 
@@ -43,8 +44,8 @@ struct TransportOptions {
   absl::Duration keepalive = absl::Milliseconds(500);
 };
 
-// A message is head then body; body may be empty. The head (header and index) is always host memory:
-// where the body is device memory, the head is what the receiver's host needs to place it.
+// A message is head then body; body may be empty. The head (header and index) is always host
+// memory: where the body is device memory, the head is what the receiver's host needs to place it.
 struct Message {
   std::span<const std::byte> head;
   std::span<const std::byte> body;
@@ -54,7 +55,8 @@ struct Message {
 class TransportListener {
  public:
   virtual ~TransportListener() = default;
-  // `bytes` (64-byte aligned) stay valid until release(receipt), even after the peer is lost or closed.
+  // `bytes` (64-byte aligned) stay valid until release(receipt), even after the peer is lost or
+  // closed.
   virtual void on_message(PeerId peer, uint64_t receipt, std::span<const std::byte> bytes) = 0;
   // The message's memory may be reused from now on. Exactly once per accepted send. OK means handed
   // over, not received: an answer is the only proof of that.
@@ -72,7 +74,8 @@ class Transport {
 
   // Makes one end of a link, its receives posted. RESOURCE_EXHAUSTED when memory is short.
   virtual absl::StatusOr<PeerId> open_link() = 0;
-  // Opaque bytes for the peer's connect(): travels over the control plane, at most kMaxAddressBytes.
+  // Opaque bytes for the peer's connect(): travels over the control plane, at most
+  // kMaxAddressBytes.
   virtual absl::StatusOr<std::string> address(PeerId peer) const = 0;
   // Gives the link its far end. INVALID_ARGUMENT for bytes that are no address of this transport.
   virtual absl::Status connect(PeerId peer, const std::string& remote_address) = 0;
@@ -87,9 +90,9 @@ class Transport {
   virtual void begin_group() = 0;
   virtual void end_group() = 0;
 
-  // Ends a link at once, also with transfers under way. Sends not yet completed end with CANCELLED in
-  // a later progress(). The far end notices when this process ends; while it lives on, the control
-  // plane tells.
+  // Ends a link at once, also with transfers under way. Sends not yet completed end with CANCELLED
+  // in a later progress(). The far end notices when this process ends; while it lives on, the
+  // control plane tells.
   virtual void close_peer(PeerId peer) = 0;
 
   // Moves things on and calls the listener. True when it did something: call again before sleeping.
@@ -99,8 +102,8 @@ class Transport {
   // True: sleep on event_fd() is safe. False: something has come up, call progress() first.
   virtual absl::StatusOr<bool> arm() = 0;
 
-  // Closes all links and completes every send. DEADLINE_EXCEEDED names how many would not end; their
-  // memory must then never be reused.
+  // Closes all links and completes every send. DEADLINE_EXCEEDED names how many would not end;
+  // their memory must then never be reused.
   virtual absl::Status shut_down(absl::Time deadline) = 0;
 
   // Messages that belonged to no link, and were thrown away.

@@ -78,7 +78,8 @@ absl::Status TransportLoop::call(std::function<void()> task, absl::Time deadline
     return absl::OkStatus();
   }
   if (tasks_.size() >= kMaxTasks) {
-    return absl::ResourceExhaustedError(absl::StrCat(kMaxTasks, " calls wait for the transport's thread"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(kMaxTasks, " calls wait for the transport's thread"));
   }
   tasks_.push_back(waiting);
   wake();

@@ -1,7 +1,7 @@
-// The progress thread: it owns a transport, sleeps in epoll until the transport, another thread or a
-// deadline needs it, and gives its client a turn after each wake. start() and stop() from the owner;
-// stop() may be called twice; wake() from any thread. A transport that fails to arm ends the loop and
-// the client is told.
+// The progress thread: it owns a transport, sleeps in epoll until the transport, another thread or
+// a deadline needs it, and gives its client a turn after each wake. start() and stop() from the
+// owner; stop() may be called twice; wake() from any thread. A transport that fails to arm ends the
+// loop and the client is told.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@ namespace brigade::expert_parallel {
 
 class LoopClient : public TransportListener {
  public:
-  // On the progress thread, after arrivals were handed out. Returns when it wants the next turn at the
-  // latest; InfinitePast() for at once.
+  // On the progress thread, after arrivals were handed out. Returns when it wants the next turn at
+  // the latest; InfinitePast() for at once.
   virtual absl::Time on_turn() = 0;
   virtual void on_loop_failed(const absl::Status& status) = 0;
 };
@@ -34,9 +34,9 @@ class TransportLoop {
   void start();
   void stop();  // ends the thread; the transport is then the caller's again
   void wake() { woken_.signal(); }
-  // Runs a task on the progress thread and waits for its end; on the caller's thread while the loop does
-  // not run. For the control plane (links, experts), never per step. DEADLINE_EXCEEDED: it has not
-  // begun and never will. RESOURCE_EXHAUSTED: too many callers.
+  // Runs a task on the progress thread and waits for its end; on the caller's thread while the loop
+  // does not run. For the control plane (links, experts), never per step. DEADLINE_EXCEEDED: it has
+  // not begun and never will. RESOURCE_EXHAUSTED: too many callers.
   absl::Status call(std::function<void()> task, absl::Time deadline);
 
  private:

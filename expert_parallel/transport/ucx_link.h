@@ -1,4 +1,5 @@
-// One end of a UCX link: posted receives, sends under way, credits. Plain state; ucx_transport.cc moves it.
+// One end of a UCX link: posted receives, sends under way, credits. Plain state; ucx_transport.cc
+// moves it.
 #pragma once
 
 #include <cstdint>
@@ -47,9 +48,12 @@ struct SendSlot {
 // One end of a link. Lives until it is closed and UCX and the listener have given everything back.
 struct Link {
   Link(void* owner, PeerId peer, const TransportOptions& options, uint16_t nonce)
-      : owner(owner), peer(peer), nonce(nonce),
+      : owner(owner),
+        peer(peer),
+        nonce(nonce),
         buffers(options.window, options.max_message_bytes),
-        receives(2 * options.window + 1), sends(options.send_queue) {
+        receives(2 * options.window + 1),
+        sends(options.send_queue) {
     for (int i = 0; i < 2 * options.window + 1; ++i) {
       receives[i] = {.link = this, .buffer = i < options.window ? i : -1};
     }
@@ -59,9 +63,11 @@ struct Link {
     }
   }
   bool usable() const { return open && endpoint != nullptr && failure.ok(); }
-  bool given_back() const { return posted == 0 && in_flight == 0 && receipts == 0 && unreported == 0 && closing == nullptr; }
+  bool given_back() const {
+    return posted == 0 && in_flight == 0 && receipts == 0 && unreported == 0 && closing == nullptr;
+  }
 
-  void* const owner;      // the transport
+  void* const owner;  // the transport
   const PeerId peer;
   const uint16_t nonce;
   const AlignedBlock buffers;
@@ -74,10 +80,10 @@ struct Link {
   uint32_t far_link = 0;
   uint16_t far_nonce = 0;
   size_t far_max_bytes = 0;
-  int credits = 0;         // messages that we may send
-  int owed = 0;            // credits not yet returned
+  int credits = 0;  // messages that we may send
+  int owed = 0;     // credits not yet returned
   int posted = 0, in_flight = 0, receipts = 0;
-  int unreported = 0;      // sends that ended, the listener has not heard yet
+  int unreported = 0;  // sends that ended, the listener has not heard yet
   bool open = true;
   absl::Status failure;
   bool failure_reported = false;

@@ -11,7 +11,8 @@ std::vector<std::pair<std::string, std::string>> ucx_settings(const UcxOptions& 
       {"TLS", options.transports.empty() ? ours : options.transports},
       // Rendezvous costs two more trips and pays only above the size of our messages.
       {"RNDV_THRESH", "inf"},
-      // A cut link is seen by the kernel's keepalive, if UCX's own probes do not keep the line busy.
+      // A cut link is seen by the kernel's keepalive, if UCX's own probes do not keep the line
+      // busy.
       {"KEEPIDLE", "2s"},
       {"KEEPINTVL", "1s"},
       {"KEEPCNT", "3"},
@@ -21,8 +22,8 @@ std::vector<std::pair<std::string, std::string>> ucx_settings(const UcxOptions& 
     settings.emplace_back("KEEPALIVE_INTERVAL", "inf");
     return settings;
   }
-  // Peer error handling switches posix off unless asked for. With the default segments a sender that
-  // faces a full queue spins; 32 KiB segments end that, larger ones crash.
+  // Peer error handling switches posix off unless asked for. With the default segments a sender
+  // that faces a full queue spins; 32 KiB segments end that, larger ones crash.
   settings.emplace_back("MM_ERROR_HANDLING", "y");
   settings.emplace_back("MM_SEG_SIZE", "32K");
   settings.emplace_back("MM_FIFO_SIZE", "256");

@@ -27,14 +27,15 @@ namespace {
 
 using namespace ucx;
 
-static_assert(sizeof(MessagePart) == sizeof(ucp_dt_iov_t) && offsetof(MessagePart, bytes) == offsetof(ucp_dt_iov_t, length));
+static_assert(sizeof(MessagePart) == sizeof(ucp_dt_iov_t) &&
+              offsetof(MessagePart, bytes) == offsetof(ucp_dt_iov_t, length));
 
 absl::Status ucx_error(const char* call, ucs_status_t status) {
   return absl::InternalError(absl::StrCat("UCX ", call, ": ", ucs_status_string(status)));
 }
 
-// UCX catches fatal signals when it is loaded, and then freezes or prints where a crash should end the
-// process; and it logs a lost peer as an error, which is an event to us.
+// UCX catches fatal signals when it is loaded, and then freezes or prints where a crash should end
+// the process; and it logs a lost peer as an error, which is an event to us.
 void quiet_process_once() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -43,7 +44,8 @@ void quiet_process_once() {
       signal(number, SIG_DFL);
     }
     ucs_global_opts.handle_errors = 0;
-    if (std::getenv("UCX_LOG_LEVEL") == nullptr) ucs_global_opts.log_component.log_level = UCS_LOG_LEVEL_FATAL;
+    if (std::getenv("UCX_LOG_LEVEL") == nullptr)
+      ucs_global_opts.log_component.log_level = UCS_LOG_LEVEL_FATAL;
   });
 }
 
@@ -54,7 +56,9 @@ class UcxTransport final : public Transport {
   ~UcxTransport() override;
   absl::Status start(const UcxOptions& options);
 
-  TransportCaps caps() const override { return {.max_message_bytes = options_.max_message_bytes, .send_queue = options_.send_queue}; }
+  TransportCaps caps() const override {
+    return {.max_message_bytes = options_.max_message_bytes, .send_queue = options_.send_queue};
+  }
   void set_listener(TransportListener* listener) override { listener_ = listener; }
   absl::StatusOr<PeerId> open_link() override;
   absl::StatusOr<std::string> address(PeerId peer) const override;
@@ -84,7 +88,8 @@ class UcxTransport final : public Transport {
   };
 
   static UcxTransport& owner(Link& link) { return *static_cast<UcxTransport*>(link.owner); }
-  static void on_receive(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info, void* slot);
+  static void on_receive(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                         void* slot);
   static void on_send(void* request, ucs_status_t status, void* slot);
   static void on_error(void* link, ucp_ep_h, ucs_status_t status);
 
@@ -123,8 +128,9 @@ class UcxTransport final : public Transport {
 
 absl::Status UcxTransport::start(const UcxOptions& options) {
   if (options_.window < 1 || options_.window > kMaxWindow || options_.send_queue < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("transport window of ", options_.window, " and queue of ",
-                                                   options_.send_queue, ": they go from 1, the window to ", kMaxWindow));
+    return absl::InvalidArgumentError(absl::StrCat("transport window of ", options_.window,
+                                                   " and queue of ", options_.send_queue,
+                                                   ": they go from 1, the window to ", kMaxWindow));
   }
   quiet_process_once();
   ucp_config_t* config = nullptr;
@@ -168,7 +174,8 @@ absl::StatusOr<std::string> UcxTransport::worker_address(bool net_only) const {
   attributes.address_flags = net_only ? UCP_WORKER_ADDRESS_FLAG_NET_ONLY : 0;
   const ucs_status_t status = ucp_worker_query(worker_, &attributes);
   if (status != UCS_OK) return ucx_error("ucp_worker_query", status);
-  const std::string bytes(reinterpret_cast<const char*>(attributes.address), attributes.address_length);
+  const std::string bytes(reinterpret_cast<const char*>(attributes.address),
+                          attributes.address_length);
   ucp_worker_release_address(worker_, attributes.address);
   return bytes;
 }
@@ -180,7 +187,8 @@ Link* UcxTransport::find(PeerId peer) const {
 
 absl::StatusOr<PeerId> UcxTransport::open_link() {
   const PeerId peer = next_peer_++;
-  auto& link = links_[peer] = std::make_unique<Link>(this, peer, options_, static_cast<uint16_t>(random_()));
+  auto& link = links_[peer] =
+      std::make_unique<Link>(this, peer, options_, static_cast<uint16_t>(random_()));
   for (ReceiveSlot& slot : link->receives) post_receive(slot);
   return peer;
 }
@@ -188,21 +196,24 @@ absl::StatusOr<PeerId> UcxTransport::open_link() {
 absl::StatusOr<std::string> UcxTransport::address(PeerId peer) const {
   const Link* link = find(peer);
   if (link == nullptr) return absl::NotFoundError(absl::StrCat("no link ", peer));
-  return encode_link_address({.link = peer,
-                              .nonce = link->nonce,
-                              .window = static_cast<uint16_t>(options_.window),
-                              .max_message_bytes = static_cast<uint32_t>(options_.max_message_bytes),
-                              .host = host_,
-                              .worker = address_,
-                              .worker_net = address_net_});
+  return encode_link_address(
+      {.link = peer,
+       .nonce = link->nonce,
+       .window = static_cast<uint16_t>(options_.window),
+       .max_message_bytes = static_cast<uint32_t>(options_.max_message_bytes),
+       .host = host_,
+       .worker = address_,
+       .worker_net = address_net_});
 }
 
 absl::Status UcxTransport::connect(PeerId peer, const std::string& remote_address) {
   Link* link = find(peer);
   if (link == nullptr) return absl::UnavailableError(absl::StrCat("link ", peer, " is closed"));
-  if (link->endpoint != nullptr) return absl::FailedPreconditionError(absl::StrCat("link ", peer, " is connected"));
+  if (link->endpoint != nullptr)
+    return absl::FailedPreconditionError(absl::StrCat("link ", peer, " is connected"));
   ASSIGN_OR_RETURN(const LinkAddress remote, decode_link_address(remote_address));
-  const std::string& address = may_share_memory(host_, remote.host) ? remote.worker : remote.worker_net;
+  const std::string& address =
+      may_share_memory(host_, remote.host) ? remote.worker : remote.worker_net;
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
@@ -229,10 +240,12 @@ absl::Status UcxTransport::send(PeerId peer, const Message& message, uint64_t co
   }
   const size_t limit = std::min(options_.max_message_bytes, link->far_max_bytes);
   if (message.bytes() > limit) {
-    return absl::InvalidArgumentError(absl::StrCat("message of ", message.bytes(), " bytes, limit ", limit));
+    return absl::InvalidArgumentError(
+        absl::StrCat("message of ", message.bytes(), " bytes, limit ", limit));
   }
   if (link->free_sends.size() <= static_cast<size_t>(link->unreported)) {
-    return absl::ResourceExhaustedError(absl::StrCat("link ", peer, ": ", link->sends.size(), " sends are waiting"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("link ", peer, ": ", link->sends.size(), " sends are waiting"));
   }
   SendSlot* slot = link->free_sends.back();
   link->free_sends.pop_back();
@@ -305,14 +318,16 @@ void UcxTransport::post_receive(ReceiveSlot& slot) {
   Link& link = *slot.link;
   const bool credit = slot.buffer < 0;
   ucp_request_param_t params{};
-  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  params.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   params.cb.recv = &UcxTransport::on_receive;
   params.user_data = &slot;
   slot.posted = true;
   ++link.posted;
   void* request = ucp_tag_recv_nbx(worker_, credit ? nullptr : link.buffers.at(slot.buffer),
                                    credit ? 0 : options_.max_message_bytes,
-                                   make_tag(credit ? kCredit : kData, 0, link.nonce, link.peer), ~kCreditsMask, &params);
+                                   make_tag(credit ? kCredit : kData, 0, link.nonce, link.peer),
+                                   ~kCreditsMask, &params);
   if (UCS_PTR_IS_ERR(request)) {
     slot.posted = false;
     --link.posted;
@@ -322,7 +337,8 @@ void UcxTransport::post_receive(ReceiveSlot& slot) {
   }
 }
 
-void UcxTransport::on_receive(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info, void* user_data) {
+void UcxTransport::on_receive(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                              void* user_data) {
   auto* slot = static_cast<ReceiveSlot*>(user_data);
   Link& link = *slot->link;
   UcxTransport& self = owner(link);
@@ -360,17 +376,19 @@ void UcxTransport::return_credits(Link& link) {
 
 void UcxTransport::send_credits(Link& link) {
   ucp_request_param_t params{};
-  void* request = ucp_tag_send_nbx(link.endpoint, nullptr, 0,
-                                   make_tag(kCredit, link.owed, link.far_nonce, link.far_link), &params);
+  void* request =
+      ucp_tag_send_nbx(link.endpoint, nullptr, 0,
+                       make_tag(kCredit, link.owed, link.far_nonce, link.far_link), &params);
   link.owed = 0;
-  if (UCS_PTR_IS_ERR(request)) return fail(link, ucx_error("ucp_tag_send_nbx", UCS_PTR_STATUS(request)));
+  if (UCS_PTR_IS_ERR(request))
+    return fail(link, ucx_error("ucp_tag_send_nbx", UCS_PTR_STATUS(request)));
   if (request != nullptr) ucp_request_free(request);  // it goes on by itself
 }
 
 void UcxTransport::on_error(void* user_data, ucp_ep_h, ucs_status_t status) {
   auto* link = static_cast<Link*>(user_data);
-  owner(*link).fail(*link, absl::UnavailableError(absl::StrCat(
-                                   "link ", link->peer, ": ", ucs_status_string(status))));
+  owner(*link).fail(*link, absl::UnavailableError(
+                               absl::StrCat("link ", link->peer, ": ", ucs_status_string(status))));
 }
 
 void UcxTransport::fail(Link& link, const absl::Status& why) {
@@ -430,8 +448,10 @@ bool UcxTransport::hand_out() {
       --arrival.link->receipts;  // closed meanwhile: nobody wants it
       continue;
     }
-    const uint64_t receipt = uint64_t(arrival.link->peer) << 32 | static_cast<uint32_t>(arrival.buffer);
-    listener_->on_message(arrival.link->peer, receipt, {arrival.link->buffers.at(arrival.buffer), arrival.bytes});
+    const uint64_t receipt =
+        uint64_t(arrival.link->peer) << 32 | static_cast<uint32_t>(arrival.buffer);
+    listener_->on_message(arrival.link->peer, receipt,
+                          {arrival.link->buffers.at(arrival.buffer), arrival.bytes});
   }
   handing_out_.clear();
   reporting_.swap(sent_);
@@ -457,19 +477,22 @@ void UcxTransport::report_failures() {
   }
 }
 
-// A message that matches no posted receive of a live link comes from no peer of ours: take it off the
-// library's queue, which has no bound.
+// A message that matches no posted receive of a live link comes from no peer of ours: take it off
+// the library's queue, which has no bound.
 void UcxTransport::refuse_strangers() {
   ucp_tag_recv_info_t info;
   while (ucp_tag_probe_nb(worker_, 0, 0, /*remove=*/0, &info) != nullptr) {
     const auto found = links_.find(static_cast<PeerId>(info.sender_tag));
     const uint64_t nonce = info.sender_tag >> 32 & 0xffff, kind = info.sender_tag >> 60;
-    const bool known = found != links_.end() && found->second->nonce == nonce && (kind == kData || kind == kCredit);
+    const bool known = found != links_.end() && found->second->nonce == nonce &&
+                       (kind == kData || kind == kCredit);
     if (known && found->second->open) {
       // A peer never sends without a credit.
-      return fail(*found->second, absl::UnavailableError(absl::StrCat("link ", found->first, ": the peer overran its window")));
+      return fail(*found->second, absl::UnavailableError(absl::StrCat(
+                                      "link ", found->first, ": the peer overran its window")));
     }
-    ucp_tag_message_h message = ucp_tag_probe_nb(worker_, info.sender_tag, ~0ull, /*remove=*/1, &info);
+    ucp_tag_message_h message =
+        ucp_tag_probe_nb(worker_, info.sender_tag, ~0ull, /*remove=*/1, &info);
     if (message == nullptr) return;
     if (!known) ++strangers_;
     ucp_request_param_t params{};
@@ -521,7 +544,8 @@ absl::Status UcxTransport::shut_down(absl::Time deadline) {
     ASSIGN_OR_RETURN(const bool armed, arm());
     if (!armed) continue;
     pollfd descriptor = {event_fd_, POLLIN, 0};
-    poll(&descriptor, 1, static_cast<int>(std::min<int64_t>(absl::ToInt64Milliseconds(left) + 1, 100)));
+    poll(&descriptor, 1,
+         static_cast<int>(std::min<int64_t>(absl::ToInt64Milliseconds(left) + 1, 100)));
   }
 }
 

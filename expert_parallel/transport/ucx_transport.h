@@ -1,6 +1,6 @@
-// The transport between processes on CPUs: UCX tagged messages over TCP, shared memory where both ends
-// show the same host and namespaces, RDMA by configuration. Peers are reached by address blobs; a lost
-// peer is an event, never an abort. One progress thread per transport.
+// The transport between processes on CPUs: UCX tagged messages over TCP, shared memory where both
+// ends show the same host and namespaces, RDMA by configuration. Peers are reached by address
+// blobs; a lost peer is an event, never an abort. One progress thread per transport.
 #pragma once
 
 #include <memory>

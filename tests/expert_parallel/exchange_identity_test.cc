@@ -1,5 +1,5 @@
-// Answers are the same bits whatever computes them: any number of workers, any placement, frames late,
-// doubled or out of order, with replicas, in both wire dtypes.
+// Answers are the same bits whatever computes them: any number of workers, any placement, frames
+// late, doubled or out of order, with replicas, in both wire dtypes.
 #include <algorithm>
 #include <random>
 
@@ -38,14 +38,16 @@ Layer random_layer(const ExpertGeometry& geometry, int rows, std::mt19937_64& ra
 }
 
 // Uneven: each expert on one to three ranks, some on the coordinator, some ranks with nothing.
-Placement random_placement(const ExpertGeometry& geometry, int workers, uint64_t version, std::mt19937_64& random) {
+Placement random_placement(const ExpertGeometry& geometry, int workers, uint64_t version,
+                           std::mt19937_64& random) {
   std::vector<std::vector<std::vector<Rank>>> replicas(geometry.moe_layers);
   for (auto& layer : replicas) {
     layer.resize(geometry.experts);
     for (auto& ranks : layer) {
       for (uint64_t n = 1 + random() % 3; n > 0; --n) {
         // Towards the low ranks, so that loads differ.
-        const Rank rank = static_cast<Rank>(std::min(random() % (workers + 1), random() % (workers + 1))) - 1;
+        const Rank rank =
+            static_cast<Rank>(std::min(random() % (workers + 1), random() % (workers + 1))) - 1;
         if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
       }
     }
@@ -59,7 +61,8 @@ void finish(ExpertCluster& cluster, ClusterExchange& exchange, kernels::Waker& w
     const absl::StatusOr<bool> done = exchange.poll();
     ASSERT_TRUE(done.ok()) << done.status();
     if (*done) return;
-    ASSERT_TRUE(waker.wait_until(deadline)) << "rank " << exchange.waiting_for()[0] << " owes an answer";
+    ASSERT_TRUE(waker.wait_until(deadline))
+        << "rank " << exchange.waiting_for()[0] << " owes an answer";
   }
 }
 
@@ -67,18 +70,20 @@ struct Totals {
   uint64_t several_frames = 0, several_experts = 0, without_rows = 0;
 };
 
-void compare_over(const ExpertClusterOptions& options, int rounds, int most_rows, std::mt19937_64& random,
-                  Totals* totals) {
+void compare_over(const ExpertClusterOptions& options, int rounds, int most_rows,
+                  std::mt19937_64& random, Totals* totals) {
   kernels::Waker waker;  // outlives the exchanges
   ExpertCluster cluster(options);
   Placement placement = random_placement(options.geometry, options.workers, 1, random);
   for (int rank = 0; rank < options.workers; ++rank) cluster.start_worker(rank, placement);
   const auto view = cluster.view(placement);
-  for (int i = 0; i < options.microbatches; ++i) ASSERT_TRUE(cluster.exchange(i).set_view(view).ok());
+  for (int i = 0; i < options.microbatches; ++i)
+    ASSERT_TRUE(cluster.exchange(i).set_view(view).ok());
   for (int round = 0; round < rounds; ++round) {
     std::vector<Layer> layers;
     for (int i = 0; i < options.microbatches; ++i) {
-      layers.push_back(random_layer(options.geometry, static_cast<int>(random() % (most_rows + 1)), random));
+      layers.push_back(
+          random_layer(options.geometry, static_cast<int>(random() % (most_rows + 1)), random));
       const float* x = cluster.upload(i, layers[i].x);
       const absl::Status begun = cluster.exchange(i).begin(
           cluster.stream(), {layers[i].layer, x, layers[i].experts.data(), layers[i].rows}, &waker);
@@ -114,11 +119,15 @@ TEST(ExchangeIdentity, AnyWorkersPlacementAndWeather) {
   for (const DType wire : {DType::kF32, DType::kBF16}) {
     for (const int workers : {0, 1, 2, 3, 5, 7}) {
       auto hub = make_loopback_hub();
-      ExpertClusterOptions options = {.geometry = small_geometry(wire), .workers = workers, .microbatches = 2,
-                                      .max_rows = 40, .seed = random()};
+      ExpertClusterOptions options = {.geometry = small_geometry(wire),
+                                      .workers = workers,
+                                      .microbatches = 2,
+                                      .max_rows = 40,
+                                      .seed = random()};
       options.make_transport = [hub, &random](Rank) {
-        return std::make_unique<FaultTransport>(make_loopback_transport(hub, {.window = 3}), random(),
-                                                FaultRates{.twice = 0.1, .delay = 0.3, .longest_delay = absl::Milliseconds(2)});
+        return std::make_unique<FaultTransport>(
+            make_loopback_transport(hub, {.window = 3}), random(),
+            FaultRates{.twice = 0.1, .delay = 0.3, .longest_delay = absl::Milliseconds(2)});
       };
       compare_over(options, scaled(6, 3), 40, random, &totals);
       if (HasFatalFailure()) return;
@@ -135,8 +144,12 @@ TEST(ExchangeIdentity, ManyFrames) {
   std::mt19937_64 random(seed);
   Totals totals;
   auto hub = make_loopback_hub();
-  ExpertClusterOptions options = {.geometry = {.moe_layers = 1, .experts = 6, .top_k = 4, .hidden = 1024, .ffn = 16},
-                                  .workers = 3, .max_rows = 700, .frames_per_rank = 2, .seed = random()};
+  ExpertClusterOptions options = {
+      .geometry = {.moe_layers = 1, .experts = 6, .top_k = 4, .hidden = 1024, .ffn = 16},
+      .workers = 3,
+      .max_rows = 700,
+      .frames_per_rank = 2,
+      .seed = random()};
   options.make_transport = [hub, &random](Rank) {
     return std::make_unique<FaultTransport>(make_loopback_transport(hub, {.window = 2}), random(),
                                             FaultRates{.twice = 0.05, .delay = 0.3});
@@ -152,8 +165,11 @@ TEST(ExchangeIdentity, CoordinatorOnTheAsyncDevice) {
   std::mt19937_64 random(seed);
   Totals totals;
   auto hub = make_loopback_hub();
-  ExpertClusterOptions options = {.geometry = small_geometry(DType::kBF16), .workers = 2, .microbatches = 2,
-                                  .max_rows = 20, .seed = random(),
+  ExpertClusterOptions options = {.geometry = small_geometry(DType::kBF16),
+                                  .workers = 2,
+                                  .microbatches = 2,
+                                  .max_rows = 20,
+                                  .seed = random(),
                                   .coordinator_device = kernels::DeviceKind::kCpuAsync};
   options.make_transport = [hub](Rank) { return make_loopback_transport(hub); };
   compare_over(options, scaled(10, 4), 20, random, &totals);
@@ -168,8 +184,11 @@ TEST(ExchangeIdentity, OverEveryTransport) {
     std::mt19937_64 random(seed);
     Totals totals;
     const TransportFactory factory = kind.make_factory();
-    ExpertClusterOptions options = {.geometry = small_geometry(DType::kF32), .workers = 2, .microbatches = 2,
-                                    .max_rows = 40, .seed = random()};
+    ExpertClusterOptions options = {.geometry = small_geometry(DType::kF32),
+                                    .workers = 2,
+                                    .microbatches = 2,
+                                    .max_rows = 40,
+                                    .seed = random()};
     options.make_transport = [factory](Rank) { return factory({}); };
     compare_over(options, scaled(6, 2), 40, random, &totals);
     if (HasFatalFailure()) return;

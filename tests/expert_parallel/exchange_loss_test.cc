@@ -1,5 +1,5 @@
-// A worker is lost at every point of the protocol: the rows that were with it are computed elsewhere
-// and not one bit changes. What nobody holds is parked, never dropped.
+// A worker is lost at every point of the protocol: the rows that were with it are computed
+// elsewhere and not one bit changes. What nobody holds is parked, never dropped.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -73,14 +73,24 @@ class ExchangeLoss : public ::testing::Test {
  protected:
   void SetUp() override { random_.seed(seed_); }
 
-  std::unique_ptr<ExpertCluster> make_cluster(bool coordinator_holds_all, HomelessRows homeless = HomelessRows::kPark) {
+  std::unique_ptr<ExpertCluster> make_cluster(bool coordinator_holds_all,
+                                              HomelessRows homeless = HomelessRows::kPark) {
     auto hub = make_loopback_hub();
-    ExpertClusterOptions options = {.geometry = geometry(), .workers = 3, .max_rows = kRows, .seed = seed_,
-                                    .coordinator_holds_all = coordinator_holds_all, .homeless_rows = homeless};
+    ExpertClusterOptions options = {.geometry = geometry(),
+                                    .workers = 3,
+                                    .max_rows = kRows,
+                                    .seed = seed_,
+                                    .coordinator_holds_all = coordinator_holds_all,
+                                    .homeless_rows = homeless};
     options.make_transport = [this, hub](Rank rank) {
-      auto transport = std::make_unique<FaultTransport>(make_loopback_transport(hub, {.window = 4}), random_());
-      // Rank 1 is the victim: its questions are cut at its own end, its answers at the coordinator's.
-      if (rank == 1) transport->decide = [this](PeerId, std::span<const std::byte>) { return questions_.decide(); };
+      auto transport =
+          std::make_unique<FaultTransport>(make_loopback_transport(hub, {.window = 4}), random_());
+      // Rank 1 is the victim: its questions are cut at its own end, its answers at the
+      // coordinator's.
+      if (rank == 1)
+        transport->decide = [this](PeerId, std::span<const std::byte>) {
+          return questions_.decide();
+        };
       if (rank == kCoordinator) {
         transport->decide = [this](PeerId peer, std::span<const std::byte>) {
           return peer == victim_link_ ? answers_.decide() : Fault{};
@@ -97,7 +107,8 @@ class ExchangeLoss : public ::testing::Test {
   }
   void begin(ExpertCluster& cluster, const Rows& rows) {
     const float* x = cluster.upload(0, rows.x);
-    const absl::Status begun = cluster.exchange(0).begin(cluster.stream(), {0, x, rows.experts.data(), kRows}, &waker_);
+    const absl::Status begun =
+        cluster.exchange(0).begin(cluster.stream(), {0, x, rows.experts.data(), kRows}, &waker_);
     ASSERT_TRUE(begun.ok()) << begun;
   }
   // Polls until it is done; `when_waiting` runs before each sleep.
@@ -114,7 +125,8 @@ class ExchangeLoss : public ::testing::Test {
     return false;
   }
   void expect_same_bits(ExpertCluster& cluster, const Rows& rows) {
-    EXPECT_TRUE(cluster.answers_of(cluster.exchange(0), kRows) == cluster.reference(0, rows.x, rows.experts));
+    EXPECT_TRUE(cluster.answers_of(cluster.exchange(0), kRows) ==
+                cluster.reference(0, rows.x, rows.experts));
   }
 
   const uint64_t seed_ = test_seed();
@@ -130,7 +142,8 @@ TEST_F(ExchangeLoss, KilledAtEveryFrameOfTheExchange) {
   uint64_t replayed = 0;
   for (const bool cut_answers : {false, true}) {
     for (int frames = 0; frames < 64; ++frames) {
-      SCOPED_TRACE(testing::Message() << (cut_answers ? "answers" : "questions") << " cut after " << frames);
+      SCOPED_TRACE(testing::Message()
+                   << (cut_answers ? "answers" : "questions") << " cut after " << frames);
       auto cluster = make_cluster(/*coordinator_holds_all=*/false);
       const Placement placement = replicated(1, false);
       questions_.reached = answers_.reached = false;
@@ -185,8 +198,8 @@ TEST_F(ExchangeLoss, AllWorkersOneAfterTheOther) {
   EXPECT_GT(cluster->exchange(0).counters().replayed_rows.load(), 0u);
 }
 
-// A worker that hangs is declared lost, its rows go elsewhere, and it comes back: its late answers are
-// of an old life. Then it serves again.
+// A worker that hangs is declared lost, its rows go elsewhere, and it comes back: its late answers
+// are of an old life. Then it serves again.
 TEST_F(ExchangeLoss, AFalseAlarmChangesNothingAndTheWorkerRejoins) {
   auto cluster = make_cluster(/*coordinator_holds_all=*/false);
   const Placement placement = replicated(1, false);
@@ -197,7 +210,8 @@ TEST_F(ExchangeLoss, AFalseAlarmChangesNothingAndTheWorkerRejoins) {
   bool declared = false;
   ASSERT_TRUE(finish(*cluster, [&] {
     // The others answer, and rank 1 alone is overdue.
-    if (declared || !answers_.reached || cluster->exchange(0).waiting_for() != std::vector<Rank>{1}) return;
+    if (declared || !answers_.reached || cluster->exchange(0).waiting_for() != std::vector<Rank>{1})
+      return;
     declared = true;
     cluster->declare_lost(1);
     ASSERT_TRUE(cluster->exchange(0).set_view(cluster->view(placement)).ok());
@@ -234,7 +248,9 @@ TEST_F(ExchangeLoss, RowsOfExpertsThatNobodyHoldsAreParkedAndTheOthersGoOn) {
   std::vector<int32_t> incomplete;
   for (int term = 0; term < kRows * kTopK; ++term) {
     const uint8_t* answer = &answers[size_t(term) * kHidden * sizeof(float)];
-    if (std::memcmp(answer, &expected[size_t(term) * kHidden * sizeof(float)], kHidden * sizeof(float)) == 0) continue;
+    if (std::memcmp(answer, &expected[size_t(term) * kHidden * sizeof(float)],
+                    kHidden * sizeof(float)) == 0)
+      continue;
     EXPECT_EQ(rows.experts[term] % 3, 1) << "an answer of a live rank is wrong";
     float first;
     std::memcpy(&first, answer, sizeof(first));
@@ -291,7 +307,10 @@ TEST_F(ExchangeLoss, DeclinedTermsGoElsewhereWithTheNextView) {
 
 TEST_F(ExchangeLoss, DamagedAnswersAreRefusedAndReplayed) {
   auto hub = make_loopback_hub();
-  ExpertClusterOptions options = {.geometry = geometry(), .workers = 3, .max_rows = kRows, .seed = seed_,
+  ExpertClusterOptions options = {.geometry = geometry(),
+                                  .workers = 3,
+                                  .max_rows = kRows,
+                                  .seed = seed_,
                                   .coordinator_holds_all = false};
   std::atomic<int> damage{2};
   options.make_transport = [&](Rank rank) {
@@ -311,7 +330,9 @@ TEST_F(ExchangeLoss, DamagedAnswersAreRefusedAndReplayed) {
   begin(cluster, rows);
   // The overdue reply is what accuses the rank.
   EXPECT_TRUE(finish(cluster, [&] {
-    if (cluster.links().refusals().total() < 2 || cluster.exchange(0).waiting_for() != std::vector<Rank>{1}) return;
+    if (cluster.links().refusals().total() < 2 ||
+        cluster.exchange(0).waiting_for() != std::vector<Rank>{1})
+      return;
     cluster.declare_lost(1);
     ASSERT_TRUE(cluster.exchange(0).set_view(cluster.view(placement)).ok());
   }));

@@ -21,30 +21,42 @@ class ExpertServerTest : public ::testing::Test {
  protected:
   void SetUp() override {
     device_ = *kernels::Device::create(kernels::DeviceKind::kCpu, 1);
-    shard_ = *ExpertShard::create(*device_, {.moe_layers = 2, .experts = 4, .top_k = 2, .hidden = 16, .ffn = 8});
+    shard_ = *ExpertShard::create(
+        *device_, {.moe_layers = 2, .experts = 4, .top_k = 2, .hidden = 16, .ffn = 8});
     auto stream = *device_->create_stream();
     const std::vector<float> matrix(16 * 8, 0.125f);
     for (const int expert : {0, 2}) {
-      ASSERT_TRUE(shard_->load(*stream, 1, expert, {matrix.data(), matrix.data(), matrix.data()}).ok());
+      ASSERT_TRUE(
+          shard_->load(*stream, 1, expert, {matrix.data(), matrix.data(), matrix.data()}).ok());
     }
-    server_ = *ExpertServer::create(make_loopback_transport(hub_), *device_, *shard_, {.limits = kLimits}, nullptr);
+    server_ = *ExpertServer::create(make_loopback_transport(hub_), *device_, *shard_,
+                                    {.limits = kLimits}, nullptr);
     server_->start();
     const absl::Time soon = absl::Now() + absl::Seconds(10);
     link_ = *node_.transport().open_link();
     const std::string there = *server_->open(kSession, kCoordinatorParty, kWorkerParty, soon);
     ASSERT_TRUE(node_.transport().connect(link_, there).ok());
-    ASSERT_TRUE(server_->connect(kSession.coordinator_id, *node_.transport().address(link_), soon).ok());
+    ASSERT_TRUE(
+        server_->connect(kSession.coordinator_id, *node_.transport().address(link_), soon).ok());
   }
   FrameHeader header() const {
-    return {.hidden = 16, .session = kSession, .receiver = kWorkerParty, .sender = kCoordinatorParty,
-            .placement_version = 3, .step = 11, .layer = 1, .row_count = 2, .entry_count = 3};
+    return {.hidden = 16,
+            .session = kSession,
+            .receiver = kWorkerParty,
+            .sender = kCoordinatorParty,
+            .placement_version = 3,
+            .step = 11,
+            .layer = 1,
+            .row_count = 2,
+            .entry_count = 3};
   }
   // Row 0 to experts 0 and 1, row 1 to expert 2; expert 1 is not there.
   std::string frame(const FrameHeader& header) {
     AlignedBlock block(1, kMaxFrameBytes);
     const FrameEntry entries[] = {{0, 0, 8}, {0, 1, 9}, {1, 2, 31}};
     for (uint32_t i = 0; i < 3; ++i) put_entry(frame_index(block.at(0)), i, entries[i]);
-    float* rows = reinterpret_cast<float*>(frame_rows(block.at(0), header.kind, header.entry_count));
+    float* rows =
+        reinterpret_cast<float*>(frame_rows(block.at(0), header.kind, header.entry_count));
     for (int i = 0; i < 2 * 16; ++i) rows[i] = i < 16 ? 1.0f : -1.0f;
     const size_t bytes = seal_frame(header, block.at(0));
     return std::string(reinterpret_cast<const char*>(block.at(0)), bytes);
@@ -55,7 +67,8 @@ class ExpertServerTest : public ::testing::Test {
   }
   bool refused(Refusal reason, uint64_t count) {
     const absl::Time deadline = absl::Now() + absl::Seconds(10);
-    while (server_->refusals().of(reason) < count && absl::Now() < deadline) drive_for({&node_}, absl::Milliseconds(1));
+    while (server_->refusals().of(reason) < count && absl::Now() < deadline)
+      drive_for({&node_}, absl::Milliseconds(1));
     return server_->refusals().of(reason) == count;
   }
 
@@ -75,7 +88,8 @@ TEST_F(ExpertServerTest, AnswersWhatItHoldsAndDeclinesTheRest) {
   FrameView answer, decline;
   ASSERT_EQ(parse_frame(node_.received[0].in_place, kLimits, &answer), Refusal::kNone);
   ASSERT_EQ(parse_frame(node_.received[1].in_place, kLimits, &decline), Refusal::kNone);
-  EXPECT_EQ(check_parties(answer.header, kSession, kCoordinatorParty, kWorkerParty), Refusal::kNone);
+  EXPECT_EQ(check_parties(answer.header, kSession, kCoordinatorParty, kWorkerParty),
+            Refusal::kNone);
   EXPECT_EQ(answer.header.kind, FrameKind::kAnswer);
   EXPECT_EQ(answer.header.step, 11u);
   EXPECT_EQ(answer.header.layer, 1u);

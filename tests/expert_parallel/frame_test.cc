@@ -18,10 +18,19 @@ const Session kSession = {.coordinator_id = 77, .secret = {1, 2, 3, 4, 5, 6, 7, 
 
 // 3 rows with 2, 1 and 2 terms.
 size_t write_dispatch(std::byte* frame) {
-  const FrameHeader header = {.kind = FrameKind::kDispatch, .hidden = 24, .session = kSession,
-                              .receiver = {2, 900}, .sender = {-1, 800}, .placement_version = 5,
-                              .step = 1234567890123, .microbatch = 1, .layer = 2, .frame_index = 1,
-                              .frame_count = 4, .row_count = 3, .entry_count = 5};
+  const FrameHeader header = {.kind = FrameKind::kDispatch,
+                              .hidden = 24,
+                              .session = kSession,
+                              .receiver = {2, 900},
+                              .sender = {-1, 800},
+                              .placement_version = 5,
+                              .step = 1234567890123,
+                              .microbatch = 1,
+                              .layer = 2,
+                              .frame_index = 1,
+                              .frame_count = 4,
+                              .row_count = 3,
+                              .entry_count = 5};
   const FrameEntry entries[] = {{0, 3, 10}, {0, 8, 11}, {1, 0, 14}, {2, 3, 62}, {2, 7, 63}};
   for (uint32_t i = 0; i < 5; ++i) put_entry(frame_index(frame), i, entries[i]);
   float* rows = reinterpret_cast<float*>(frame_rows(frame, header.kind, header.entry_count));
@@ -56,16 +65,22 @@ TEST(Frame, RoundTripsAnswersInBothWireDtypesAndDeclines) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     FrameLimits limits = kLimits;
     limits.answer_dtype = dtype;
-    FrameHeader header = {.kind = FrameKind::kAnswer, .dtype = dtype, .hidden = 24, .session = kSession,
-                          .row_count = 2, .entry_count = 2};
+    FrameHeader header = {.kind = FrameKind::kAnswer,
+                          .dtype = dtype,
+                          .hidden = 24,
+                          .session = kSession,
+                          .row_count = 2,
+                          .entry_count = 2};
     put_slot(frame_index(block.at(0)), 0, 63);
     put_slot(frame_index(block.at(0)), 1, 0);
     FrameView view;
-    ASSERT_EQ(parse_frame({block.at(0), seal_frame(header, block.at(0))}, limits, &view), Refusal::kNone);
+    ASSERT_EQ(parse_frame({block.at(0), seal_frame(header, block.at(0))}, limits, &view),
+              Refusal::kNone);
     EXPECT_EQ(view.slot(0), 63u);
     header.kind = FrameKind::kDecline;
     header.row_count = 0;
-    ASSERT_EQ(parse_frame({block.at(0), seal_frame(header, block.at(0))}, limits, &view), Refusal::kNone);
+    ASSERT_EQ(parse_frame({block.at(0), seal_frame(header, block.at(0))}, limits, &view),
+              Refusal::kNone);
     EXPECT_EQ(view.slot(1), 0u);
   }
 }
@@ -115,9 +130,9 @@ TEST(Frame, IdsOutOfRangeAreRefused) {
   expect_malformed([](FrameHeader&, Entries& e) { e[0].expert = 9; });
   expect_malformed([](FrameHeader&, Entries& e) { e[2].slot = 64; });
   expect_malformed([](FrameHeader&, Entries& e) { e[2].row = 2; });
-  expect_malformed([](FrameHeader&, Entries& e) { e[0].row = 1; });          // row 0 without a term
-  expect_malformed([](FrameHeader&, Entries& e) { e[2].row = 0; });          // rows out of order
-  expect_malformed([](FrameHeader& h, Entries&) { h.row_count = 3; });       // a row without a term
+  expect_malformed([](FrameHeader&, Entries& e) { e[0].row = 1; });     // row 0 without a term
+  expect_malformed([](FrameHeader&, Entries& e) { e[2].row = 0; });     // rows out of order
+  expect_malformed([](FrameHeader& h, Entries&) { h.row_count = 3; });  // a row without a term
   expect_malformed([](FrameHeader& h, Entries&) { h.layer = 3; });
   expect_malformed([](FrameHeader& h, Entries&) { h.frame_index = 1; });
   expect_malformed([](FrameHeader& h, Entries&) { h.dtype = DType::kBF16; });

@@ -1,4 +1,5 @@
-// One suite for every transport: order, sizes, many peers, flow control, lifetimes of buffers, ends.
+// One suite for every transport: order, sizes, many peers, flow control, lifetimes of buffers,
+// ends.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -53,7 +54,8 @@ TEST_P(TransportConformance, KeepsOrderAndBytesBothWays) {
     to_a.push_back(pattern(random() % 5000, random()));
   }
   size_t next_a = 0, next_b = 0;
-  const auto feed = [&](TransportNode& node, PeerId peer, const std::vector<std::string>& texts, size_t& next) {
+  const auto feed = [&](TransportNode& node, PeerId peer, const std::vector<std::string>& texts,
+                        size_t& next) {
     while (next < texts.size()) {
       const absl::Status status = node.send(peer, texts[next], next);
       if (absl::IsResourceExhausted(status)) return;
@@ -84,7 +86,8 @@ TEST_P(TransportConformance, CarriesEmptyAndLargestAndRefusesLarger) {
   ASSERT_TRUE(a->send(link.a, "x", 1).ok());
   ASSERT_TRUE(a->send(link.a, largest, 2).ok());
   EXPECT_TRUE(absl::IsInvalidArgument(a->send(link.a, largest + "x", 3)));
-  ASSERT_TRUE(drive({a.get(), b.get()}, [&] { return b->received.size() == 3 && a->sent.size() == 3; }));
+  ASSERT_TRUE(
+      drive({a.get(), b.get()}, [&] { return b->received.size() == 3 && a->sent.size() == 3; }));
   EXPECT_EQ(b->received[0].bytes, "");
   EXPECT_EQ(b->received[1].bytes, "x");
   EXPECT_TRUE(b->received[2].bytes == largest);
@@ -99,9 +102,8 @@ TEST_P(TransportConformance, MovesLargeExchangesBothWaysAtOnce) {
     ASSERT_TRUE(a->send(link.a, pattern(kMaxFrameBytes - i, 2 * i), i).ok());
     ASSERT_TRUE(b->send(link.b, pattern(kMaxFrameBytes - 7 * i, 2 * i + 1), i).ok());
   }
-  ASSERT_TRUE(drive({a.get(), b.get()}, [&] {
-    return a->received.size() == frames && b->received.size() == frames;
-  }));
+  ASSERT_TRUE(drive({a.get(), b.get()},
+                    [&] { return a->received.size() == frames && b->received.size() == frames; }));
   for (int i = 0; i < frames; ++i) {
     EXPECT_TRUE(b->received[i].bytes == pattern(kMaxFrameBytes - i, 2 * i));
     EXPECT_TRUE(a->received[i].bytes == pattern(kMaxFrameBytes - 7 * i, 2 * i + 1));
@@ -123,7 +125,8 @@ TEST_P(TransportConformance, ServesManyPeersAndIdleOnesBlockNobody) {
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < 7; ++i) {
       if (i % 3 == 1) continue;  // idle peers
-      ASSERT_TRUE(center->send(links[i].a, absl::StrCat("to ", i, " round ", round), expected).ok());
+      ASSERT_TRUE(
+          center->send(links[i].a, absl::StrCat("to ", i, " round ", round), expected).ok());
       ASSERT_TRUE(others[i]->send(links[i].b, absl::StrCat("from ", i), round).ok());
       ++expected;
     }
@@ -141,7 +144,8 @@ TEST_P(TransportConformance, ServesManyPeersAndIdleOnesBlockNobody) {
     }
   }
   for (const auto& message : center->received) {
-    const auto link = std::find_if(links.begin(), links.end(), [&](const NodeLink& l) { return l.a == message.peer; });
+    const auto link = std::find_if(links.begin(), links.end(),
+                                   [&](const NodeLink& l) { return l.a == message.peer; });
     EXPECT_EQ(message.bytes, absl::StrCat("from ", link - links.begin()));
   }
 }
@@ -157,7 +161,8 @@ TEST_P(TransportConformance, FullQueuesBothWaysDoNotLock) {
     ASSERT_TRUE(b->send(link.b, pattern(100000, 100 + i), i).ok());
   }
   EXPECT_TRUE(absl::IsResourceExhausted(a->send(link.a, "one too many", 99)));
-  ASSERT_TRUE(drive({a.get(), b.get()}, [&] { return a->received.size() == 2 && b->received.size() == 2; }));
+  ASSERT_TRUE(drive({a.get(), b.get()},
+                    [&] { return a->received.size() == 2 && b->received.size() == 2; }));
   drive_for({a.get(), b.get()}, absl::Milliseconds(20));
   // No more than the window arrives, and no more completes, while buffers are held.
   EXPECT_EQ(a->received.size(), 2u);
@@ -165,7 +170,8 @@ TEST_P(TransportConformance, FullQueuesBothWaysDoNotLock) {
   EXPECT_TRUE(drive({a.get(), b.get()}, [&] {
     a->release_all();
     b->release_all();
-    return a->received.size() == 6 && b->received.size() == 6 && a->sent.size() == 6 && b->sent.size() == 6;
+    return a->received.size() == 6 && b->received.size() == 6 && a->sent.size() == 6 &&
+           b->sent.size() == 6;
   }));
   for (int i = 0; i < 6; ++i) EXPECT_TRUE(b->received[i].bytes == pattern(100000, i));
 }
@@ -178,12 +184,13 @@ TEST_P(TransportConformance, OneSlowReceiverDoesNotHoldUpOthers) {
     ASSERT_TRUE(center->send(to_slow.a, pattern(50000, i), i).ok());
     ASSERT_TRUE(center->send(to_quick.a, pattern(50000, i), 100 + i).ok());
   }
-  EXPECT_TRUE(drive({center.get(), slow.get(), quick.get()}, [&] { return quick->received.size() == 10; }));
+  EXPECT_TRUE(
+      drive({center.get(), slow.get(), quick.get()}, [&] { return quick->received.size() == 10; }));
   EXPECT_LE(slow->received.size(), 1u);
 }
 
-// openucx/ucx issue 5027: memory of a send is written again as soon as its completion is reported; the
-// receiver, which is slow to take messages, must see the old bytes.
+// openucx/ucx issue 5027: memory of a send is written again as soon as its completion is reported;
+// the receiver, which is slow to take messages, must see the old bytes.
 TEST_P(TransportConformance, MemoryMayBeReusedOnlyAndAlwaysAfterCompletion) {
   auto a = make_node(), b = make_node({.window = 2});
   const NodeLink link = link_nodes(*a, *b);
@@ -191,7 +198,9 @@ TEST_P(TransportConformance, MemoryMayBeReusedOnlyAndAlwaysAfterCompletion) {
   std::vector<std::string> memory;
   for (int i = 0; i < 8; ++i) memory.push_back(pattern(i % 2 == 0 ? kMaxFrameBytes : 9000, i));
   const std::vector<std::string> original = memory;
-  a->when_sent = [&](uint64_t cookie) { std::fill(memory[cookie].begin(), memory[cookie].end(), 'X'); };
+  a->when_sent = [&](uint64_t cookie) {
+    std::fill(memory[cookie].begin(), memory[cookie].end(), 'X');
+  };
   for (uint64_t i = 0; i < memory.size(); ++i) {
     ASSERT_TRUE(a->transport().send(link.a, {.head = std::as_bytes(std::span(memory[i]))}, i).ok());
   }
@@ -213,9 +222,12 @@ TEST_P(TransportConformance, ClosingInMidTransferReturnsAndCompletesEverySend) {
     std::vector<std::string> memory;
     for (int i = 0; i < 6; ++i) memory.push_back(pattern(kMaxFrameBytes, i));
     a->sent.clear();
-    a->when_sent = [&](uint64_t cookie) { std::fill(memory[cookie].begin(), memory[cookie].end(), 'X'); };
+    a->when_sent = [&](uint64_t cookie) {
+      std::fill(memory[cookie].begin(), memory[cookie].end(), 'X');
+    };
     for (uint64_t i = 0; i < memory.size(); ++i) {
-      ASSERT_TRUE(a->transport().send(link.a, {.head = std::as_bytes(std::span(memory[i]))}, i).ok());
+      ASSERT_TRUE(
+          a->transport().send(link.a, {.head = std::as_bytes(std::span(memory[i]))}, i).ok());
     }
     for (int turns = 0; turns < round; ++turns) {  // another moment each round
       a->transport().progress();
@@ -224,14 +236,16 @@ TEST_P(TransportConformance, ClosingInMidTransferReturnsAndCompletesEverySend) {
     a->transport().close_peer(link.a);
     a->transport().close_peer(link.a);  // twice is as good as once
     EXPECT_TRUE(absl::IsUnavailable(a->send(link.a, "after the end", 77)));
-    ASSERT_TRUE(drive({a.get(), b.get()}, [&] { return a->sent.size() == 6; })) << "round " << round;
+    ASSERT_TRUE(drive({a.get(), b.get()}, [&] { return a->sent.size() == 6; }))
+        << "round " << round;
     EXPECT_TRUE(absl::IsCancelled(a->sent[5])) << a->sent[5];
     // What did arrive is whole, and stays readable after the end.
     b->transport().close_peer(link.b);
     drive_for({a.get(), b.get()}, absl::Milliseconds(2));
     for (size_t i = 0; i < b->received.size(); ++i) {
       EXPECT_TRUE(b->received[i].bytes == pattern(kMaxFrameBytes, i));
-      EXPECT_EQ(0, std::memcmp(b->received[i].in_place.data(), b->received[i].bytes.data(), kMaxFrameBytes));
+      EXPECT_EQ(0, std::memcmp(b->received[i].in_place.data(), b->received[i].bytes.data(),
+                               kMaxFrameBytes));
     }
     b->release_all();
     a->when_sent = nullptr;
@@ -241,26 +255,33 @@ TEST_P(TransportConformance, ClosingInMidTransferReturnsAndCompletesEverySend) {
 }
 
 TEST_P(TransportConformance, ALostPeerIsReportedOnceAndOthersGoOn) {
-  if (!GetParam().sees_end_within_process) GTEST_SKIP() << "done with processes in ucx_processes_test";
+  if (!GetParam().sees_end_within_process)
+    GTEST_SKIP() << "done with processes in ucx_processes_test";
   auto center = make_node(), victim = make_node(), survivor = make_node();
-  const NodeLink to_victim = link_nodes(*center, *victim), to_survivor = link_nodes(*center, *survivor);
+  const NodeLink to_victim = link_nodes(*center, *victim),
+                 to_survivor = link_nodes(*center, *survivor);
   victim->release_at_once = false;
   ASSERT_TRUE(center->send(to_victim.a, "hello", 0).ok());
-  ASSERT_TRUE(drive({center.get(), victim.get(), survivor.get()}, [&] { return victim->received.size() == 1; }));
-  for (int i = 1; i < 14; ++i) ASSERT_TRUE(center->send(to_victim.a, pattern(kMaxFrameBytes, i), i).ok());
+  ASSERT_TRUE(drive({center.get(), victim.get(), survivor.get()},
+                    [&] { return victim->received.size() == 1; }));
+  for (int i = 1; i < 14; ++i)
+    ASSERT_TRUE(center->send(to_victim.a, pattern(kMaxFrameBytes, i), i).ok());
   center->transport().progress();
   victim->destroy();
-  ASSERT_TRUE(drive({center.get(), survivor.get()}, [&] { return center->lost.count(to_victim.a) == 1; }));
+  ASSERT_TRUE(
+      drive({center.get(), survivor.get()}, [&] { return center->lost.count(to_victim.a) == 1; }));
   EXPECT_TRUE(absl::IsUnavailable(center->send(to_victim.a, "too late", 50)));
   center->transport().close_peer(to_victim.a);
   ASSERT_TRUE(drive({center.get(), survivor.get()}, [&] { return center->sent.size() == 14; }));
   ASSERT_TRUE(center->send(to_survivor.a, "still there", 60).ok());
-  EXPECT_TRUE(drive({center.get(), survivor.get()}, [&] { return survivor->received.size() == 1; }));
+  EXPECT_TRUE(
+      drive({center.get(), survivor.get()}, [&] { return survivor->received.size() == 1; }));
   // A new life of the same peer joins over a new link.
   auto reborn = make_node();
   const NodeLink again = link_nodes(*center, *reborn);
   ASSERT_TRUE(reborn->send(again.b, "I am back", 0).ok());
-  EXPECT_TRUE(drive({center.get(), survivor.get(), reborn.get()}, [&] { return center->received.size() == 1; }));
+  EXPECT_TRUE(drive({center.get(), survivor.get(), reborn.get()},
+                    [&] { return center->received.size() == 1; }));
   EXPECT_NE(again.a, to_victim.a);
 }
 
@@ -272,7 +293,8 @@ TEST_P(TransportConformance, RefusesBytesThatAreNoAddress) {
   EXPECT_TRUE(absl::IsInvalidArgument(a->transport().connect(link, "")));
   EXPECT_TRUE(absl::IsInvalidArgument(a->transport().connect(link, "somewhere else")));
   EXPECT_TRUE(absl::IsInvalidArgument(a->transport().connect(link, std::string(100000, 'x'))));
-  EXPECT_TRUE(absl::IsInvalidArgument(a->transport().connect(link, good.substr(0, good.size() - 1))));
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(a->transport().connect(link, good.substr(0, good.size() - 1))));
   EXPECT_TRUE(absl::IsUnavailable(a->send(link, "nowhere", 0)));
   EXPECT_TRUE(a->transport().connect(link, good).ok());
   EXPECT_FALSE(a->transport().connect(99, good).ok());

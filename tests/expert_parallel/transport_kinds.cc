@@ -14,9 +14,12 @@ namespace {
 
 #ifdef BRIGADE_HAVE_UCX
 TransportFactory ucx_factory(bool shared_memory) {
-  return [shared_memory](const TransportOptions& options) -> std::unique_ptr<expert_parallel::Transport> {
-    auto transport = expert_parallel::make_ucx_transport(
-        {.transport = options, .shared_memory = shared_memory, .net_devices = shared_memory ? "" : "lo"});
+  return [shared_memory](
+             const TransportOptions& options) -> std::unique_ptr<expert_parallel::Transport> {
+    auto transport =
+        expert_parallel::make_ucx_transport({.transport = options,
+                                             .shared_memory = shared_memory,
+                                             .net_devices = shared_memory ? "" : "lo"});
     EXPECT_TRUE(transport.ok()) << transport.status();
     return *std::move(transport);
   };

@@ -17,7 +17,8 @@ using TransportFactory = std::function<std::unique_ptr<expert_parallel::Transpor
 struct TransportKind {
   std::string name;
   std::function<TransportFactory()> make_factory;
-  // False: a peer counts as there while its process lives, so that its end needs a process of its own.
+  // False: a peer counts as there while its process lives, so that its end needs a process of its
+  // own.
   bool sees_end_within_process = true;
 };
 

@@ -83,7 +83,8 @@ TEST_P(TransportLoopTest, WakesForPeersAndThreadsAndSleepsOtherwise) {
   absl::SleepFor(absl::Milliseconds(300));
   loop_a.wake();
   const absl::Time deadline = absl::Now() + absl::Seconds(20);
-  while (echo_a.turns == turns_before && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(1));
+  while (echo_a.turns == turns_before && absl::Now() < deadline)
+    absl::SleepFor(absl::Milliseconds(1));
   EXPECT_LT(echo_a.turns - turns_before, 30);
   EXPECT_LT(echo_a.cpu_ns - cpu_before, 30 * 1000000) << "an idle loop used a tenth of a core";
   loop_b->stop();

@@ -1,5 +1,5 @@
-// UCX between real processes: a peer is killed while frames are under way, the others go on and a new
-// life joins; shared memory is used only where it may be; outsiders are refused.
+// UCX between real processes: a peer is killed while frames are under way, the others go on and a
+// new life joins; shared memory is used only where it may be; outsiders are refused.
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -26,7 +26,8 @@ using namespace expert_parallel;
 constexpr char kChildVariable[] = "BRIGADE_TEST_UCX_CHILD";
 
 std::unique_ptr<TransportNode> make_node(bool shared_memory) {
-  auto transport = make_ucx_transport({.shared_memory = shared_memory, .net_devices = shared_memory ? "" : "lo"});
+  auto transport = make_ucx_transport(
+      {.shared_memory = shared_memory, .net_devices = shared_memory ? "" : "lo"});
   EXPECT_TRUE(transport.ok()) << transport.status();
   return std::make_unique<TransportNode>(*std::move(transport));
 }
@@ -50,15 +51,18 @@ int child_main(bool shared_memory) {
   if (!node->transport().connect(link, read_line(STDIN_FILENO)).ok()) return 3;
   node->release_at_once = false;
   uint64_t cookie = 0;
-  drive({node.get()}, [&] {
-    for (auto& message : node->received) {
-      if (message.receipt == 0 || message.bytes.size() > 1000) continue;
-      EXPECT_TRUE(node->send(link, "echo " + message.bytes, cookie++).ok());
-      node->transport().release(message.receipt);
-      message.receipt = 0;
-    }
-    return !node->lost.empty();
-  }, absl::Seconds(60));
+  drive(
+      {node.get()},
+      [&] {
+        for (auto& message : node->received) {
+          if (message.receipt == 0 || message.bytes.size() > 1000) continue;
+          EXPECT_TRUE(node->send(link, "echo " + message.bytes, cookie++).ok());
+          node->transport().release(message.receipt);
+          message.receipt = 0;
+        }
+        return !node->lost.empty();
+      },
+      absl::Seconds(60));
   return 0;
 }
 
@@ -72,10 +76,13 @@ class Child {
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, to[0], STDIN_FILENO);
     posix_spawn_file_actions_adddup2(&actions, from[1], STDOUT_FILENO);
-    for (const int fd : {to[0], to[1], from[0], from[1]}) posix_spawn_file_actions_addclose(&actions, fd);
+    for (const int fd : {to[0], to[1], from[0], from[1]})
+      posix_spawn_file_actions_addclose(&actions, fd);
     setenv(kChildVariable, shared_memory ? "shm" : "tcp", 1);
     const char* arguments[] = {"ucx_child", nullptr};
-    EXPECT_EQ(posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, const_cast<char**>(arguments), environ), 0);
+    EXPECT_EQ(posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, const_cast<char**>(arguments),
+                          environ),
+              0);
     unsetenv(kChildVariable);
     posix_spawn_file_actions_destroy(&actions);
     close(to[0]);
@@ -165,7 +172,8 @@ TEST(Ucx, TakesSharedMemoryOnlyBetweenEqualNamespaces) {
   const PeerId at_a = *a->transport().open_link(), at_b = *b->transport().open_link();
   const std::string address = *b->transport().address(at_b);
   ASSERT_TRUE(a->transport().connect(at_a, address).ok());
-  EXPECT_NE(ucx_lanes(a->transport(), at_a).find("posix"), std::string::npos) << ucx_lanes(a->transport(), at_a);
+  EXPECT_NE(ucx_lanes(a->transport(), at_a).find("posix"), std::string::npos)
+      << ucx_lanes(a->transport(), at_a);
   LinkAddress elsewhere = *decode_link_address(address);
   elsewhere.host.namespaces[0] += 1;  // another network namespace on the same host
   const PeerId other = *a->transport().open_link();
@@ -189,7 +197,8 @@ TEST(Ucx, ThrowsStrangersMessagesAway) {
                     [&] { return node->transport().strangers_refused() >= 2; }));
   EXPECT_TRUE(node->received.empty());
   ASSERT_TRUE(friendly->send(link.b, "and me", 0).ok());
-  EXPECT_TRUE(drive({node.get(), friendly.get(), stranger.get()}, [&] { return node->received.size() == 1; }));
+  EXPECT_TRUE(drive({node.get(), friendly.get(), stranger.get()},
+                    [&] { return node->received.size() == 1; }));
   EXPECT_EQ(node->received[0].bytes, "and me");
 }
 

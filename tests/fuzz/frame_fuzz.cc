@@ -1,5 +1,5 @@
-// Hostile frames: whatever arrives is refused or can be read to its end. The first byte chooses whether
-// the checksum is made good, so that the checks behind it are reached too.
+// Hostile frames: whatever arrives is refused or can be read to its end. The first byte chooses
+// whether the checksum is made good, so that the checks behind it are reached too.
 #include <xxhash.h>
 
 #include <cstdint>
@@ -17,7 +17,8 @@ constexpr size_t kChecksumAt = kFrameHeaderBytes - sizeof(uint64_t);
 void make_checksum_good(std::vector<std::byte>& frame) {
   if (frame.size() < kFrameHeaderBytes) return;
   const uint64_t head = XXH3_64bits(frame.data(), kChecksumAt);
-  const uint64_t sum = XXH3_64bits_withSeed(frame.data() + kFrameHeaderBytes, frame.size() - kFrameHeaderBytes, head);
+  const uint64_t sum = XXH3_64bits_withSeed(frame.data() + kFrameHeaderBytes,
+                                            frame.size() - kFrameHeaderBytes, head);
   std::memcpy(frame.data() + kChecksumAt, &sum, sizeof(sum));
 }
 
@@ -27,7 +28,8 @@ uint64_t read_all(const FrameView& view) {
   for (uint32_t i = 0; i < header.entry_count; ++i) {
     sum += header.kind == FrameKind::kDispatch ? view.entry(i).row : view.slot(i);
   }
-  const size_t bytes = size_t(header.row_count) * header.hidden * brigade::kernels::dtype_bytes(header.dtype);
+  const size_t bytes =
+      size_t(header.row_count) * header.hidden * brigade::kernels::dtype_bytes(header.dtype);
   for (size_t i = 0; i < bytes; ++i) sum += static_cast<uint8_t>(view.rows[i]);
   return sum;
 }

@@ -40,28 +40,39 @@ ExpertCluster::ExpertCluster(const ExpertClusterOptions& options)
     for (float& value : matrix) value = uniform(random);
   }
   session_ = {.coordinator_id = 42, .secret = {9, 8, 7, 6, 5, 4, 3, 2, 1}};
-  limits_ = {.hidden = geometry.hidden, .experts = geometry.experts, .moe_layers = geometry.moe_layers,
-             .max_slots = options_.max_rows * geometry.top_k, .answer_dtype = geometry.wire_dtype};
+  limits_ = {.hidden = geometry.hidden,
+             .experts = geometry.experts,
+             .moe_layers = geometry.moe_layers,
+             .max_slots = options_.max_rows * geometry.top_k,
+             .answer_dtype = geometry.wire_dtype};
   const auto everything = [](int, int) { return true; };
   reference_device_ = value_of(kernels::Device::create(kernels::DeviceKind::kCpu, 1));
   reference_stream_ = value_of(reference_device_->create_stream());
   reference_shard_ = make_shard(*reference_device_, everything);
-  reference_ = value_of(make_local_exchange(*reference_device_, *reference_shard_, options_.max_rows));
+  reference_ =
+      value_of(make_local_exchange(*reference_device_, *reference_shard_, options_.max_rows));
   device_ = value_of(kernels::Device::create(options_.coordinator_device, 1));
   stream_ = value_of(device_->create_stream());
   if (options_.coordinator_holds_all) shard_ = make_shard(*device_, everything);
-  links_ = std::make_unique<WorkerLinks>(
-      options_.make_transport(kCoordinator),
-      WorkerLinksConfig{.session = session_, .incarnation = 7, .limits = limits_, .num_ranks = options_.workers,
-                        .microbatches = options_.microbatches, .frames_per_rank = options_.frames_per_rank},
-      [this](Rank rank, uint64_t incarnation, const absl::Status&) {
-        std::lock_guard<std::mutex> lock(evidence_mutex_);
-        evidence_.push_back({rank, incarnation});
-      });
+  links_ =
+      std::make_unique<WorkerLinks>(options_.make_transport(kCoordinator),
+                                    WorkerLinksConfig{.session = session_,
+                                                      .incarnation = 7,
+                                                      .limits = limits_,
+                                                      .num_ranks = options_.workers,
+                                                      .microbatches = options_.microbatches,
+                                                      .frames_per_rank = options_.frames_per_rank},
+                                    [this](Rank rank, uint64_t incarnation, const absl::Status&) {
+                                      std::lock_guard<std::mutex> lock(evidence_mutex_);
+                                      evidence_.push_back({rank, incarnation});
+                                    });
   for (int i = 0; i < options_.microbatches; ++i) {
-    exchanges_.push_back(value_of(ClusterExchange::create(
-        *device_, *links_, shard_.get(),
-        {.geometry = geometry, .microbatch = i, .max_rows = options_.max_rows, .homeless_rows = options_.homeless_rows})));
+    exchanges_.push_back(
+        value_of(ClusterExchange::create(*device_, *links_, shard_.get(),
+                                         {.geometry = geometry,
+                                          .microbatch = i,
+                                          .max_rows = options_.max_rows,
+                                          .homeless_rows = options_.homeless_rows})));
   }
   links_->start();
 }
@@ -72,15 +83,16 @@ ExpertCluster::~ExpertCluster() {
   links_.reset();
 }
 
-std::unique_ptr<ExpertShard> ExpertCluster::make_shard(kernels::Device& device,
-                                                       const std::function<bool(int, int)>& wanted) {
+std::unique_ptr<ExpertShard> ExpertCluster::make_shard(
+    kernels::Device& device, const std::function<bool(int, int)>& wanted) {
   auto shard = value_of(ExpertShard::create(device, options_.geometry));
   auto stream = value_of(device.create_stream());
   for (int layer = 0; layer < options_.geometry.moe_layers; ++layer) {
     for (int expert = 0; expert < options_.geometry.experts; ++expert) {
       if (!wanted(layer, expert)) continue;
       const auto* matrices = &weights_[(size_t(layer) * options_.geometry.experts + expert) * 3];
-      expect_ok(shard->load(*stream, layer, expert, {matrices[0].data(), matrices[1].data(), matrices[2].data()}));
+      expect_ok(shard->load(*stream, layer, expert,
+                            {matrices[0].data(), matrices[1].data(), matrices[2].data()}));
     }
   }
   return shard;
@@ -91,9 +103,11 @@ void ExpertCluster::start_worker(Rank rank, const Placement& placement) {
   worker.server.reset();
   worker.shard.reset();
   worker.device = value_of(kernels::Device::create(kernels::DeviceKind::kCpu, 1));
-  worker.shard = make_shard(*worker.device, [&](int layer, int expert) { return placement.holds(rank, layer, expert); });
-  worker.server = value_of(ExpertServer::create(options_.make_transport(rank), *worker.device, *worker.shard,
-                                                {.limits = limits_}, /*on_lost=*/nullptr));
+  worker.shard = make_shard(
+      *worker.device, [&](int layer, int expert) { return placement.holds(rank, layer, expert); });
+  worker.server =
+      value_of(ExpertServer::create(options_.make_transport(rank), *worker.device, *worker.shard,
+                                    {.limits = limits_}, /*on_lost=*/nullptr));
   worker.server->start();
   link(rank);
 }
@@ -105,7 +119,8 @@ void ExpertCluster::link(Rank rank) {
   worker.incarnation = next_incarnation_++;
   expect_ok(links_->close(rank, soon()));
   const std::string here = value_of(links_->open(rank, worker.incarnation, soon()));
-  const std::string there = value_of(worker.server->open(session_, links_->self(), {rank, worker.incarnation}, soon()));
+  const std::string there =
+      value_of(worker.server->open(session_, links_->self(), {rank, worker.incarnation}, soon()));
   expect_ok(links_->connect(rank, there, soon()));
   expect_ok(worker.server->connect(session_.coordinator_id, here, soon()));
   worker.in_view = true;
@@ -121,7 +136,8 @@ void ExpertCluster::declare_lost(Rank rank) {
 std::shared_ptr<const ClusterView> ExpertCluster::view(const Placement& placement) {
   auto view = std::make_shared<ClusterView>();
   view->placement = std::make_shared<const Placement>(placement);
-  for (const Worker& worker : workers_) view->incarnation.push_back(worker.in_view ? worker.incarnation : 0);
+  for (const Worker& worker : workers_)
+    view->incarnation.push_back(worker.in_view ? worker.incarnation : 0);
   return view;
 }
 
@@ -138,16 +154,19 @@ std::vector<Rank> ExpertCluster::take_evidence() {
 std::vector<uint8_t> ExpertCluster::reference(int layer, const std::vector<float>& x,
                                               const std::vector<int32_t>& experts) {
   const int rows = static_cast<int>(experts.size()) / options_.geometry.top_k;
-  expect_ok(reference_->begin(*reference_stream_, {layer, x.data(), experts.data(), rows}, nullptr));
+  expect_ok(
+      reference_->begin(*reference_stream_, {layer, x.data(), experts.data(), rows}, nullptr));
   EXPECT_TRUE(value_of(reference_->poll()));
-  const size_t bytes = experts.size() * options_.geometry.hidden * kernels::dtype_bytes(options_.geometry.wire_dtype);
+  const size_t bytes = experts.size() * options_.geometry.hidden *
+                       kernels::dtype_bytes(options_.geometry.wire_dtype);
   const auto* answers = static_cast<const uint8_t*>(reference_->answers());
   return std::vector<uint8_t>(answers, answers + bytes);
 }
 
 std::vector<uint8_t> ExpertCluster::answers_of(Exchange& exchange, int rows) {
   const ExpertGeometry& geometry = options_.geometry;
-  std::vector<uint8_t> answers(size_t(rows) * geometry.top_k * geometry.hidden * kernels::dtype_bytes(geometry.wire_dtype));
+  std::vector<uint8_t> answers(size_t(rows) * geometry.top_k * geometry.hidden *
+                               kernels::dtype_bytes(geometry.wire_dtype));
   expect_ok(stream_->copy_to_host(answers.data(), exchange.answers(), answers.size()));
   expect_ok(stream_->synchronize(soon()));
   return answers;

@@ -1,6 +1,6 @@
-// A coordinator's links and its expert workers in one process, each with its own transport, thread and
-// shard; the control plane is played by direct calls. Weights are random from a seed and the same for
-// everybody. All calls from the test's thread, which is also the step thread.
+// A coordinator's links and its expert workers in one process, each with its own transport, thread
+// and shard; the control plane is played by direct calls. Weights are random from a seed and the
+// same for everybody. All calls from the test's thread, which is also the step thread.
 #pragma once
 
 #include <functional>
@@ -32,8 +32,8 @@ class ExpertCluster {
   explicit ExpertCluster(const ExpertClusterOptions& options);
   ~ExpertCluster();
 
-  // A new life of a rank: a fresh process with the experts that the placement gives it, linked, and in
-  // the next view.
+  // A new life of a rank: a fresh process with the experts that the placement gives it, linked, and
+  // in the next view.
   void start_worker(expert_parallel::Rank rank, const expert_parallel::Placement& placement);
   // The same process joins again with a new incarnation, as after a false alarm.
   void rejoin_worker(expert_parallel::Rank rank);
@@ -42,12 +42,14 @@ class ExpertCluster {
   // The membership's verdict: the rank is fenced and leaves the view.
   void declare_lost(expert_parallel::Rank rank);
   // The view from now on: this placement, all ranks that were started and not declared lost.
-  std::shared_ptr<const expert_parallel::ClusterView> view(const expert_parallel::Placement& placement);
+  std::shared_ptr<const expert_parallel::ClusterView> view(
+      const expert_parallel::Placement& placement);
   // Losses that the links have reported since the last call.
   std::vector<expert_parallel::Rank> take_evidence();
 
   // x: [rows, hidden] on the host; answers: [rows * top_k] rows of the wire dtype, on the host.
-  std::vector<uint8_t> reference(int layer, const std::vector<float>& x, const std::vector<int32_t>& experts);
+  std::vector<uint8_t> reference(int layer, const std::vector<float>& x,
+                                 const std::vector<int32_t>& experts);
   std::vector<uint8_t> answers_of(expert_parallel::Exchange& exchange, int rows);
   // Device copy of host rows; stays until the next call for the same microbatch.
   const float* upload(int microbatch, const std::vector<float>& x);
@@ -55,7 +57,9 @@ class ExpertCluster {
   const expert_parallel::ExpertGeometry& geometry() const { return options_.geometry; }
   expert_parallel::ClusterExchange& exchange(int microbatch) { return *exchanges_[microbatch]; }
   expert_parallel::WorkerLinks& links() { return *links_; }
-  expert_parallel::ExpertServer* server(expert_parallel::Rank rank) { return workers_[rank].server.get(); }
+  expert_parallel::ExpertServer* server(expert_parallel::Rank rank) {
+    return workers_[rank].server.get();
+  }
   kernels::Stream& stream() { return *stream_; }
 
  private:

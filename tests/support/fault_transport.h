@@ -1,6 +1,6 @@
-// Wraps a transport and harms what arrives through it: messages are dropped, doubled, damaged or held
-// back (which also reorders them), peers are killed on demand. Decisions come from a seed, or from a
-// function of the test. Same threads as the wrapped transport.
+// Wraps a transport and harms what arrives through it: messages are dropped, doubled, damaged or
+// held back (which also reorders them), peers are killed on demand. Decisions come from a seed, or
+// from a function of the test. Same threads as the wrapped transport.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,8 @@ struct FaultRates {
   absl::Duration longest_delay = absl::Milliseconds(3);
 };
 
-class FaultTransport : public expert_parallel::Transport, public expert_parallel::TransportListener {
+class FaultTransport : public expert_parallel::Transport,
+                       public expert_parallel::TransportListener {
  public:
   FaultTransport(std::unique_ptr<expert_parallel::Transport> inner, uint64_t seed,
                  const FaultRates& rates = {});

@@ -15,7 +15,9 @@ TransportNode::TransportNode(std::unique_ptr<expert_parallel::Transport> transpo
 }
 
 void TransportNode::on_message(PeerId peer, uint64_t receipt, std::span<const std::byte> bytes) {
-  received.push_back({peer, receipt, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()), bytes});
+  received.push_back({peer, receipt,
+                      std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()),
+                      bytes});
   if (release_at_once) {
     transport_->release(receipt);
     received.back().receipt = 0;
@@ -43,7 +45,8 @@ absl::Status TransportNode::send(PeerId peer, const std::string& text, uint64_t 
   std::string& kept = texts_[cookie] = text;
   const auto bytes = std::as_bytes(std::span(kept.data(), kept.size()));
   const size_t head = bytes.size() / 3;  // an uneven split, so that both parts are exercised
-  const absl::Status status = transport_->send(peer, {bytes.first(head), bytes.subspan(head)}, cookie);
+  const absl::Status status =
+      transport_->send(peer, {bytes.first(head), bytes.subspan(head)}, cookie);
   if (!status.ok()) texts_.erase(cookie);
   return status;
 }
@@ -79,13 +82,16 @@ bool drive(const std::vector<TransportNode*>& nodes, const std::function<bool()>
       armed &= ready.ok() && *ready;
       descriptors.push_back({node->transport().event_fd(), POLLIN, 0});
     }
-    if (armed) poll(descriptors.data(), descriptors.size(), static_cast<int>(absl::ToInt64Milliseconds(left) + 1));
+    if (armed)
+      poll(descriptors.data(), descriptors.size(),
+           static_cast<int>(absl::ToInt64Milliseconds(left) + 1));
   }
   return true;
 }
 
 void drive_for(const std::vector<TransportNode*>& nodes, absl::Duration duration) {
-  drive(nodes, [] { return false; }, duration);
+  drive(
+      nodes, [] { return false; }, duration);
 }
 
 }  // namespace brigade::tests

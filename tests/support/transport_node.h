@@ -1,5 +1,6 @@
-// One end of a transport in a test: records everything the transport says. drive() runs several nodes
-// on the test's thread the way a progress thread does: progress, arm, sleep on the descriptors.
+// One end of a transport in a test: records everything the transport says. drive() runs several
+// nodes on the test's thread the way a progress thread does: progress, arm, sleep on the
+// descriptors.
 #pragma once
 
 #include <functional>
@@ -18,8 +19,8 @@ class TransportNode : public expert_parallel::TransportListener {
   struct Received {
     expert_parallel::PeerId peer;
     uint64_t receipt;
-    std::string bytes;                     // as they were on arrival
-    std::span<const std::byte> in_place;   // valid until released
+    std::string bytes;                    // as they were on arrival
+    std::span<const std::byte> in_place;  // valid until released
   };
   explicit TransportNode(std::unique_ptr<expert_parallel::Transport> transport);
   ~TransportNode() override { destroy(); }  // first: its last completions still come here

@@ -1,6 +1,6 @@
 // Decode speed of a real checkpoint through the engine, against the read bandwidth of this machine
-// measured in the same run. Rounds are interleaved (ceiling, 1 stream, many streams); medians count.
-// Also counts allocations of the step thread and the compute threads over 100 decode steps.
+// measured in the same run. Rounds are interleaved (ceiling, 1 stream, many streams); medians
+// count. Also counts allocations of the step thread and the compute threads over 100 decode steps.
 //
 //   decode_bench MODEL_DIR [--threads N] [--streams N] [--tokens N] [--rounds N] [--kv f32|bf16]
 #include <algorithm>
@@ -59,13 +59,21 @@ struct Options {
 Options parse(int count, char** words) {
   Options options;
   for (int i = 1; i < count; ++i) {
-    const auto is = [&](const char* name) { return std::strcmp(words[i], name) == 0 && i + 1 < count; };
-    if (is("--threads")) options.threads = std::atoi(words[++i]);
-    else if (is("--streams")) options.streams = std::atoi(words[++i]);
-    else if (is("--tokens")) options.tokens = std::atoi(words[++i]);
-    else if (is("--rounds")) options.rounds = std::atoi(words[++i]);
-    else if (is("--kv")) options.kv = std::string(words[++i]) == "bf16" ? kernels::DType::kBF16 : kernels::DType::kF32;
-    else options.model = words[i];
+    const auto is = [&](const char* name) {
+      return std::strcmp(words[i], name) == 0 && i + 1 < count;
+    };
+    if (is("--threads"))
+      options.threads = std::atoi(words[++i]);
+    else if (is("--streams"))
+      options.streams = std::atoi(words[++i]);
+    else if (is("--tokens"))
+      options.tokens = std::atoi(words[++i]);
+    else if (is("--rounds"))
+      options.rounds = std::atoi(words[++i]);
+    else if (is("--kv"))
+      options.kv = std::string(words[++i]) == "bf16" ? kernels::DType::kBF16 : kernels::DType::kF32;
+    else
+      options.model = words[i];
   }
   return options;
 }
@@ -82,6 +90,48 @@ double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values.empty() ? 0 : values[values.size() / 2];
 }
+
+// Passes a model through and, while asked to, counts the distinct experts that each step's rows
+// reach.
+class DistinctExperts : public runtime::StepModel {
+ public:
+  explicit DistinctExperts(std::unique_ptr<runtime::StepModel> model) : model_(std::move(model)) {}
+  int vocab() const override { return model_->vocab(); }
+  const runtime::StepLimits& limits() const override { return model_->limits(); }
+  absl::Status begin(const runtime::StepBatch& batch, kernels::Waker* waker) override {
+    if (measuring_) before_ = model_->expert_rows();
+    return model_->begin(batch, waker);
+  }
+  absl::StatusOr<Progress> advance() override {
+    auto progress = model_->advance();
+    if (measuring_ && !before_.empty() && progress.ok() && *progress == Progress::kDone) count();
+    return progress;
+  }
+  std::span<const float> logits(int index) const override { return model_->logits(index); }
+  absl::Status copy_block(int from, int to) override { return model_->copy_block(from, to); }
+  std::vector<std::vector<int64_t>> expert_rows() const override { return model_->expert_rows(); }
+
+  void measure(bool on) { measuring_ = on; }
+  // Mean over layers and steps.
+  double distinct_per_layer() const {
+    return layers_ == 0 ? 0 : static_cast<double>(distinct_) / layers_;
+  }
+
+ private:
+  void count() {
+    const auto after = model_->expert_rows();
+    for (size_t layer = 0; layer < after.size(); ++layer) {
+      ++layers_;
+      for (size_t e = 0; e < after[layer].size(); ++e)
+        distinct_ += after[layer][e] > before_[layer][e];
+    }
+  }
+
+  const std::unique_ptr<runtime::StepModel> model_;
+  std::vector<std::vector<int64_t>> before_;
+  std::atomic<bool> measuring_ = false;
+  std::atomic<long> distinct_ = 0, layers_ = 0;
+};
 
 struct Decode {
   double tokens_per_second = 0;
@@ -144,7 +194,9 @@ int run(const Options& options) {
   runtime::LoadOptions load;
   load.kv.dtype = options.kv;
   load.kv.memory_bytes = int64_t{1} << 30;
-  load.limits = {.max_rows = 128, .max_sequences = options.streams, .max_blocks = 64,
+  load.limits = {.max_rows = 128,
+                 .max_sequences = options.streams,
+                 .max_blocks = 64,
                  .max_logit_rows = options.streams};
   load.max_context = 1024;
   auto model = runtime::load_model(options.model, **device, load);
@@ -154,7 +206,9 @@ int run(const Options& options) {
   }
   const ModelSpec& spec = *model->spec;
   runtime::EngineParts parts;
-  for (auto& pass : model->passes) parts.models.push_back(std::move(pass));
+  auto watched = std::make_unique<DistinctExperts>(std::move(model->passes[0]));
+  DistinctExperts& distinct = *watched;
+  parts.models.push_back(std::move(watched));
   parts.kv = model->kv->geometry();
   runtime::EngineConfig config;
   config.max_running_sequences = options.streams;
@@ -170,10 +224,11 @@ int run(const Options& options) {
   ReadBandwidth ceiling(threads, memory);
   const double step_bytes = active_weight_bytes(spec, 2);
   std::vector<double> bandwidth, one, many, fraction, ratio;
-  std::printf("decode of %s: %d threads, %d tokens a stream, weights read per step of one stream %.1f MB\n",
-              options.model.c_str(), options.threads, options.tokens, step_bytes / 1e6);
-  std::printf("%5s %14s %14s %14s %10s %14s %8s\n", "round", "read GB/s", "1 stream t/s", "weights GB/s",
-              "of read", "many t/s", "ratio");
+  std::printf(
+      "decode of %s: %d threads, %d tokens a stream, weights read per step of one stream %.1f MB\n",
+      options.model.c_str(), options.threads, options.tokens, step_bytes / 1e6);
+  std::printf("%5s %14s %14s %14s %10s %14s %8s\n", "round", "read GB/s", "1 stream t/s",
+              "weights GB/s", "of read", "many t/s", "ratio");
   for (int round = 0; round < options.rounds; ++round) {
     bandwidth.push_back(ceiling.sample());
     one.push_back(decode(**engine, options, spec.vocab, 1, false).tokens_per_second);
@@ -186,13 +241,31 @@ int run(const Options& options) {
                 one.back() * step_bytes / 1e9, fraction.back(), many.back(), ratio.back());
     std::fflush(stdout);
   }
-  std::printf("medians: read %.2f GB/s, 1 stream %.1f tokens/s = %.2f GB/s of weights = %.2f of read; "
-              "%d streams %.1f tokens/s = %.2f x one\n",
-              median(bandwidth), median(one), median(one) * step_bytes / 1e9, median(fraction),
-              options.streams, median(many), median(ratio));
+  std::printf(
+      "medians: read %.2f GB/s, 1 stream %.1f tokens/s = %.2f GB/s of weights = %.2f of read; "
+      "%d streams %.1f tokens/s = %.2f x one\n",
+      median(bandwidth), median(one), median(one) * step_bytes / 1e9, median(fraction),
+      options.streams, median(many), median(ratio));
+  if (model->experts.moe_layers > 0) {
+    distinct.measure(true);
+    decode(**engine, options, spec.vocab, options.streams, false);
+    distinct.measure(false);
+    const double expert_bytes = 3.0 * model->experts.hidden * model->experts.ffn * 2;
+    const double layers = model->experts.moe_layers;
+    const double many_bytes =
+        step_bytes + layers * expert_bytes * (distinct.distinct_per_layer() - model->experts.top_k);
+    const double bound = options.streams * step_bytes / many_bytes;
+    std::printf(
+        "a step of %d streams reads %.1f distinct experts a layer = %.0f MB of weights: at the "
+        "same "
+        "GB/s that is %.2f x one stream; measured %.2f of this bound\n",
+        options.streams, distinct.distinct_per_layer(), many_bytes / 1e6, bound,
+        median(ratio) / bound);
+  }
   for (const int streams : {1, options.streams}) {
     const Decode counted = decode(**engine, options, spec.vocab, streams, true);
-    std::printf("allocations in 100 decode steps of %d stream(s): %ld\n", streams, counted.allocations);
+    std::printf("allocations in 100 decode steps of %d stream(s): %ld\n", streams,
+                counted.allocations);
   }
   (*engine)->stop();
   return 0;
@@ -204,8 +277,9 @@ int run(const Options& options) {
 int main(int count, char** words) {
   const auto options = brigade::bench::parse(count, words);
   if (options.model.empty() || options.tokens < 16) {
-    std::fprintf(stderr, "usage: decode_bench MODEL_DIR [--threads N] [--streams N] [--tokens N>=16] "
-                         "[--rounds N] [--kv f32|bf16]\n");
+    std::fprintf(stderr,
+                 "usage: decode_bench MODEL_DIR [--threads N] [--streams N] [--tokens N>=16] "
+                 "[--rounds N] [--kv f32|bf16]\n");
     return 2;
   }
   return brigade::bench::run(options);

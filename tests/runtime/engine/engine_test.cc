@@ -56,7 +56,8 @@ TEST(Engine, ManyAtOnceGetTheirOwnAnswers) {
       EXPECT_EQ(read_answer(*streams[static_cast<size_t>(i)], 1).samples[0].tokens,
                 greedy_answer(some_prompt(i, 3 + i), 30));
     }
-    EXPECT_GT(bed.world().largest_step, 6);
+    // How wide a step gets depends on how fast this thread submits; that steps are shared does not.
+    EXPECT_GE(bed.world().largest_step, 2);
     EXPECT_EQ(bed.leak(), "");
   }
 }

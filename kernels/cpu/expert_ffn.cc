@@ -17,8 +17,8 @@ struct GroupWork {
   int first_piece;
 };
 
-// Scratch: [groups] GroupWork, then the hidden activations [total][stride] f32. A group with no rows
-// needs none, so there are at most `total` groups.
+// Scratch: [groups] GroupWork, then the hidden activations [total][stride] f32. A group with no
+// rows needs none, so there are at most `total` groups.
 size_t work_bytes(int max_total) {
   return (sizeof(GroupWork) * static_cast<size_t>(max_total) + 63) / 64 * 64;
 }

@@ -1,5 +1,5 @@
-// Register tiles for one instruction set; see gemm_tiles.h. Included once per target by the files of
-// the formats. A format says how 16 outputs of one k become f32 vectors.
+// Register tiles for one instruction set; see gemm_tiles.h. Included once per target by the files
+// of the formats. A format says how 16 outputs of one k become f32 vectors.
 #if defined(BRIGADE_GEMM_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef BRIGADE_GEMM_TILES_INL_H_
 #undef BRIGADE_GEMM_TILES_INL_H_
@@ -68,8 +68,8 @@ HWY_INLINE void pin(PanelVector& v) {
 #endif
 }
 
-// f(0), ..., f(N - 1) with constant arguments: indices must be constants before the optimizer splits
-// arrays of vectors into registers, and unrolled loops come too late for that.
+// f(0), ..., f(N - 1) with constant arguments: indices must be constants before the optimizer
+// splits arrays of vectors into registers, and unrolled loops come too late for that.
 template <class F, int... kIndex>
 HWY_INLINE void for_each_constant(std::integer_sequence<int, kIndex...>, F&& f) {
   (f(std::integral_constant<int, kIndex>()), ...);
@@ -86,14 +86,13 @@ struct Accumulators {
 };
 
 template <class Format, int R, int P, int kOdd>
-HWY_INLINE void add_k(const uint8_t* const (&panels)[P], size_t offset, const float* const (&rows)[R],
-                      int64_t k, Accumulators<R, P>& sums) {
+HWY_INLINE void add_k(const uint8_t* const (&panels)[P], size_t offset,
+                      const float* const (&rows)[R], int64_t k, Accumulators<R, P>& sums) {
   const PanelTag d;
   PanelVector weights[P][kVectors];
   unrolled<P>(BRIGADE_EACH(p) {
-    unrolled<kVectors>(BRIGADE_EACH(v) {
-      weights[p][v] = Format::template load<kOdd>(panels[p] + offset, v);
-    });
+    unrolled<kVectors>(
+        BRIGADE_EACH(v) { weights[p][v] = Format::template load<kOdd>(panels[p] + offset, v); });
   });
   unrolled<R>(BRIGADE_EACH(r) {
     const PanelVector a = hn::Set(d, rows[r][k + kOdd]);
@@ -108,8 +107,9 @@ HWY_INLINE void add_k(const uint8_t* const (&panels)[P], size_t offset, const fl
 
 // One FMA chain over [k0, k0 + count) for every output of the tile; joins the totals.
 template <class Format, int R, int P>
-HWY_INLINE void add_block(const uint8_t* const (&panels)[P], const float* const (&rows)[R], int64_t k0,
-                          int count, TilePrefetch& prefetch, float* HWY_RESTRICT totals) {
+HWY_INLINE void add_block(const uint8_t* const (&panels)[P], const float* const (&rows)[R],
+                          int64_t k0, int count, TilePrefetch& prefetch,
+                          float* HWY_RESTRICT totals) {
   const PanelTag d;
   Accumulators<R, P> sums;
   unrolled<R>(BRIGADE_EACH(r) {
@@ -154,8 +154,9 @@ void tile(const TileArgs& args) {
   unrolled<R>(BRIGADE_EACH(r) { rows[r] = args.rows[r]; });
   TilePrefetch prefetch = args.prefetch;
   for (int64_t k0 = 0; k0 < args.k; k0 += kBlockK) {
-    add_block<Format, R, P>(panels, rows, k0, static_cast<int>(std::min<int64_t>(kBlockK, args.k - k0)),
-                            prefetch, args.totals);
+    add_block<Format, R, P>(panels, rows, k0,
+                            static_cast<int>(std::min<int64_t>(kBlockK, args.k - k0)), prefetch,
+                            args.totals);
   }
 }
 

@@ -6,9 +6,12 @@ namespace brigade::kernels::cpu {
 
 const TileSet& tile_set(WeightFormat format) {
   switch (format) {
-    case WeightFormat::kF32Panels16: return f32_tiles();
-    case WeightFormat::kBF16PairPanels16: return bf16_tiles();
-    case WeightFormat::kF16Panels16: return f16_tiles();
+    case WeightFormat::kF32Panels16:
+      return f32_tiles();
+    case WeightFormat::kBF16PairPanels16:
+      return bf16_tiles();
+    case WeightFormat::kF16Panels16:
+      return f16_tiles();
   }
   check_failed("known weight format", __FILE__, __LINE__);
 }

@@ -41,16 +41,15 @@ WalkPlan plan_walk(const PanelMatrix& matrix, int rows, int threads) {
   plan.row_chunks = ceil_div(rows, max_rows * kTilesPerChunk);
   const int chunk_rows = ceil_div(rows, plan.row_chunks);
   plan.tiles_per_chunk = ceil_div(chunk_rows, max_rows);
-  plan.lanes = plan.tiles_per_chunk == 1 ? matrix.tiles->lanes[chunk_rows]
-                                         : matrix.tiles->lanes_of_several;
+  plan.lanes =
+      plan.tiles_per_chunk == 1 ? matrix.tiles->lanes[chunk_rows] : matrix.tiles->lanes_of_several;
   plan.part = matrix.units / plan.lanes;
   plan.steps = plan.part + matrix.units % plan.lanes;
   plan.steps_per_piece = plan.steps;
   if (threads > 1) {
     const int64_t step_work = static_cast<int64_t>(matrix.panel_bytes) * matrix.unit_panels *
                               plan.lanes * std::max(1, chunk_rows / kComputeBoundRows);
-    const int64_t wanted =
-        (plan.tiles_per_chunk == 1 ? kPieceBytes : kLargePieceBytes) / step_work;
+    const int64_t wanted = (plan.tiles_per_chunk == 1 ? kPieceBytes : kLargePieceBytes) / step_work;
     const int64_t most = plan.steps * plan.row_chunks / (kLeastPiecesPerThread * threads);
     // Below one piece's work in all, a single piece: waking a thread would cost more.
     if (plan.steps * step_work > kPieceBytes) {

@@ -28,13 +28,14 @@ struct PanelMatrix {
 };
 PanelMatrix panel_matrix(const PackedMatrix& matrix, int unit_panels);
 
-// How rows x units become pieces. Steps [0, part) take `lanes` units each, the last ones single units.
+// How rows x units become pieces. Steps [0, part) take `lanes` units each, the last ones single
+// units.
 struct WalkPlan {
   int rows = 0;
-  int row_chunks = 0;     // pieces of a chunk of rows: their activations stay in the L2 cache
+  int row_chunks = 0;  // pieces of a chunk of rows: their activations stay in the L2 cache
   int tiles_per_chunk = 0;
   int lanes = 1;
-  int64_t part = 0;       // units of one lane
+  int64_t part = 0;  // units of one lane
   int64_t steps = 0;
   int64_t steps_per_piece = 1;
   int pieces_per_chunk = 0;

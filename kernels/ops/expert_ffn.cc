@@ -60,8 +60,8 @@ absl::Status check(const Stream& stream, const ExpertFfnArgs& args) {
                              "the groups' counts add up to more rows than total"));
   RETURN_IF_ERROR(check_that(reinterpret_cast<uintptr_t>(args.scratch) % 64 == 0, "expert_ffn",
                              "scratch is not 64-byte aligned"));
-  const size_t needed = expert_ffn_scratch_bytes(args.total, args.hidden, max_ffn,
-                                                 stream.device().num_threads());
+  const size_t needed =
+      expert_ffn_scratch_bytes(args.total, args.hidden, max_ffn, stream.device().num_threads());
   return check_that(args.scratch_bytes >= needed, "expert_ffn",
                     "scratch_bytes is smaller than expert_ffn_scratch_bytes()");
 }

@@ -58,19 +58,26 @@ void pack_with_step(WeightFormat format, const void* source, int64_t outputs, in
 
 WeightFormat weight_format(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return WeightFormat::kF32Panels16;
-    case DType::kBF16: return WeightFormat::kBF16PairPanels16;
-    case DType::kF16: return WeightFormat::kF16Panels16;
-    case DType::kI32: break;
+    case DType::kF32:
+      return WeightFormat::kF32Panels16;
+    case DType::kBF16:
+      return WeightFormat::kBF16PairPanels16;
+    case DType::kF16:
+      return WeightFormat::kF16Panels16;
+    case DType::kI32:
+      break;
   }
   check_failed("weights are f32, bf16 or f16", __FILE__, __LINE__);
 }
 
 const char* weight_format_name(WeightFormat format) {
   switch (format) {
-    case WeightFormat::kF32Panels16: return "f32_panels16";
-    case WeightFormat::kBF16PairPanels16: return "bf16_pairs_panels16";
-    case WeightFormat::kF16Panels16: return "f16_panels16";
+    case WeightFormat::kF32Panels16:
+      return "f32_panels16";
+    case WeightFormat::kBF16PairPanels16:
+      return "bf16_pairs_panels16";
+    case WeightFormat::kF16Panels16:
+      return "f16_panels16";
   }
   return "?";
 }

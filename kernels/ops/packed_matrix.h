@@ -1,6 +1,7 @@
 // Weights in the order in which the kernels read them. A panel holds 16 outputs and all of K, one
-// sequential stream; the same bytes on every instruction set. Outputs are padded to a multiple of 16
-// with zero rows. Packing happens once, at load, on the host. Packed data starts 64-byte aligned.
+// sequential stream; the same bytes on every instruction set. Outputs are padded to a multiple of
+// 16 with zero rows. Packing happens once, at load, on the host. Packed data starts 64-byte
+// aligned.
 //
 //   f32    [K] x {16 f32}
 //   bf16   [ceil(K/2)] x {16 u32}: word j = output j at k | the same output at k+1 << 16, so that a
@@ -41,9 +42,9 @@ size_t packed_bytes(WeightFormat format, int64_t outputs, int64_t k);
 // mapped file) into host memory `to` of packed_bytes(). The value of every weight is unchanged.
 void pack_matrix(WeightFormat format, const void* source, int64_t outputs, int64_t k, void* to);
 
-// Gate and up projections of a SwiGLU, panels alternating (gate 0, up 0, gate 1, up 1, ...), so that
-// the thread that made a column of both can multiply them. `ffn` outputs each;
-// bytes: 2 * packed_bytes(format, ffn, k). As a PackedMatrix: outputs = 2 * padded_outputs(ffn).
+// Gate and up projections of a SwiGLU, panels alternating (gate 0, up 0, gate 1, up 1, ...), so
+// that the thread that made a column of both can multiply them. `ffn` outputs each; bytes: 2 *
+// packed_bytes(format, ffn, k). As a PackedMatrix: outputs = 2 * padded_outputs(ffn).
 void pack_gate_up(WeightFormat format, const void* gate, const void* up, int64_t ffn, int64_t k,
                   void* to);
 

@@ -11,19 +11,26 @@ std::atomic<uint64_t> g_counts[kCountedKernels][kRowPaths];
 
 const char* counted_kernel_name(CountedKernel kernel) {
   switch (kernel) {
-    case CountedKernel::kMatmul: return "matmul";
-    case CountedKernel::kExpertFfn: return "expert_ffn";
-    case CountedKernel::kPagedAttention: return "paged_attention";
+    case CountedKernel::kMatmul:
+      return "matmul";
+    case CountedKernel::kExpertFfn:
+      return "expert_ffn";
+    case CountedKernel::kPagedAttention:
+      return "paged_attention";
   }
   return "?";
 }
 
 const char* row_path_name(RowPath path) {
   switch (path) {
-    case RowPath::kOne: return "1";
-    case RowPath::kTwo: return "2";
-    case RowPath::kFew: return "3-8";
-    case RowPath::kMany: return "9+";
+    case RowPath::kOne:
+      return "1";
+    case RowPath::kTwo:
+      return "2";
+    case RowPath::kFew:
+      return "3-8";
+    case RowPath::kMany:
+      return "9+";
   }
   return "?";
 }

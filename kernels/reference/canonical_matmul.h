@@ -21,7 +21,8 @@ struct RowMajorWeights {
 };
 
 // x: [rows, k]; result: [rows, outputs].
-// sum over blocks of 256 k, in order, of one FMA chain over k; the total starts from the first block.
+// sum over blocks of 256 k, in order, of one FMA chain over k; the total starts from the first
+// block.
 std::vector<float> canonical_matmul(const float* x, int64_t rows, const RowMajorWeights& weights);
 
 std::vector<double> exact_matmul(const float* x, int64_t rows, const RowMajorWeights& weights);

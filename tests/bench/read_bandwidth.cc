@@ -48,7 +48,8 @@ ReadBandwidth::ReadBandwidth(kernels::ThreadPool& pool, ColdMemory& memory)
       tried.push_back({samples[1], form});
     }
   }
-  std::sort(tried.begin(), tried.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::sort(tried.begin(), tried.end(),
+            [](const auto& a, const auto& b) { return a.first > b.first; });
   forms_[0] = tried[0].second;
   forms_[1] = tried[1].second;
 }

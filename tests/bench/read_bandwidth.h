@@ -1,5 +1,5 @@
-// How fast this machine reads memory right now: the ceiling that kernel_bench divides by. Plain reads
-// of several sequential streams with prefetch; the best of several forms counts.
+// How fast this machine reads memory right now: the ceiling that kernel_bench divides by. Plain
+// reads of several sequential streams with prefetch; the best of several forms counts.
 #pragma once
 
 #include <cstddef>

@@ -32,9 +32,12 @@ uint64_t read_as(const uint8_t* data, size_t bytes, size_t ahead) {
 
 uint64_t read_streams_vectors(const uint8_t* data, size_t bytes, int streams, size_t ahead) {
   switch (streams) {
-    case 2: return read_as<2>(data, bytes, ahead);
-    case 4: return read_as<4>(data, bytes, ahead);
-    default: return read_as<8>(data, bytes, ahead);
+    case 2:
+      return read_as<2>(data, bytes, ahead);
+    case 4:
+      return read_as<4>(data, bytes, ahead);
+    default:
+      return read_as<8>(data, bytes, ahead);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <numeric>
 
+#include "kernels/cpu/simd_targets.h"
 #include "kernels/ops/bf16.h"
 #include "kernels/ops/moe.h"
 #include "kernels/ops/path_counters.h"
@@ -92,8 +93,8 @@ struct Layer {
 
 std::vector<float> run(Stream& stream, const Layer& layer) {
   std::vector<float> out(static_cast<size_t>(layer.total) * layer.hidden, NAN);
-  const size_t bytes = expert_ffn_scratch_bytes(layer.total, layer.hidden, layer.ffn,
-                                                stream.device().num_threads());
+  const size_t bytes =
+      expert_ffn_scratch_bytes(layer.total, layer.hidden, layer.ffn, stream.device().num_threads());
   const AlignedBytes scratch(bytes);
   std::memset(scratch.data(), 0xff, bytes);
   const absl::Status status =
@@ -128,8 +129,8 @@ TEST(ExpertFfn, CloseToDoublePrecision) {
 TEST(ExpertFfn, BitsEqualTheScalarProgram) {
   const uint64_t seed = ::brigade::tests::test_seed();
   SCOPED_TRACE(::brigade::tests::replay_note("expert_ffn_test", seed));
-  const std::vector<std::vector<int>> batches = {
-      {1, 0, 1}, {0, 2, 0}, {5, 0, 8}, {40, 1, 0}, {0, 0, 97}, {13, 7, 27}};
+  const std::vector<std::vector<int>> batches = {{1, 0, 1},  {0, 2, 0},  {5, 0, 8},
+                                                 {40, 1, 0}, {0, 0, 97}, {13, 7, 27}};
   struct Shape {
     int hidden, ffn;
   };
@@ -138,14 +139,14 @@ TEST(ExpertFfn, BitsEqualTheScalarProgram) {
       for (const std::vector<int>& counts : batches) {
         const Layer layer(dtype, shape.hidden, shape.ffn, counts, seed * 31 + counts[0]);
         const std::vector<float> want = layer.canonical();
-        for (const InstructionSet& set : instruction_sets()) {
+        for (const std::string& set : simd_targets()) {
           const UseInstructionSet use(set);
           for (const int threads : {1, 2, 3}) {
             CpuDevice device = make_device(DeviceKind::kCpu, threads);
             ASSERT_TRUE(bits_equal(run(*device.stream, layer), want, layer.hidden))
                 << dtype_name(dtype) << " hidden " << shape.hidden << " ffn " << shape.ffn
                 << " counts " << ::testing::PrintToString(counts) << " threads " << threads << " "
-                << set.name;
+                << set;
           }
         }
       }
@@ -174,9 +175,9 @@ TEST(ExpertFfn, RowsDoNotSeeTheirNeighbours) {
                                              .scratch = scratch.data(),
                                              .scratch_bytes = bytes})
                       .ok());
-      ASSERT_TRUE(bits_equal(
-          std::span(out).subspan(layer.out_index[i] * layer.hidden, layer.hidden), row,
-          layer.hidden))
+      ASSERT_TRUE(
+          bits_equal(std::span(out).subspan(layer.out_index[i] * layer.hidden, layer.hidden), row,
+                     layer.hidden))
           << "row " << i;
     }
   }
@@ -212,15 +213,14 @@ TEST(ExpertFfn, SameBitsOnTheAsyncDevice) {
   std::vector<ExpertGroup> groups = layer.groups;
   for (ExpertGroup& group : groups) {
     for (PackedMatrix* matrix : {&group.weights.gate_up, &group.weights.down}) {
-      matrix->data =
-          upload(matrix->data, packed_bytes(matrix->format, matrix->outputs, matrix->k));
+      matrix->data = upload(matrix->data, packed_bytes(matrix->format, matrix->outputs, matrix->k));
     }
   }
   std::vector<float> out(want.size(), NAN);
   const size_t bytes = expert_ffn_scratch_bytes(layer.total, layer.hidden, layer.ffn, 2);
   const std::vector<uint8_t> poison(bytes, 0xff);
-  ExpertFfnArgs args =
-      layer.args(upload(out.data(), out.size() * 4), DType::kF32, upload(poison.data(), bytes), bytes);
+  ExpertFfnArgs args = layer.args(upload(out.data(), out.size() * 4), DType::kF32,
+                                  upload(poison.data(), bytes), bytes);
   args.x = static_cast<const float*>(upload(layer.x.data(), layer.x.size() * 4));
   args.row_index = static_cast<const int32_t*>(upload(layer.row_index.data(), layer.total * 4));
   args.out_index = static_cast<const int32_t*>(upload(layer.out_index.data(), layer.total * 4));

@@ -1,10 +1,11 @@
 #include "tests/kernels/gemm_support.h"
 
+#include <cmath>
 #include <cstdlib>
 
 #include "absl/status/statusor.h"
-#include "hwy/highway.h"
 #include "kernels/core/check.h"
+#include "kernels/cpu/simd_targets.h"
 #include "kernels/ops/bf16.h"
 
 namespace brigade::kernels::tests {
@@ -41,7 +42,8 @@ std::vector<uint8_t> random_weights(DType dtype, size_t count, uint64_t seed) {
   std::normal_distribution<float> normal;
   std::vector<uint8_t> bytes(count * dtype_bytes(dtype));
   for (size_t i = 0; i < count; ++i) {
-    // Scales from 2^-17 (below f16's smallest normal number) to 2^2, so that the order of additions shows.
+    // Scales from 2^-17 (below f16's smallest normal number) to 2^2, so that the order of additions
+    // shows.
     const float value = std::ldexp(normal(generator), static_cast<int>(generator() % 20) - 17);
     const uint16_t half = dtype == DType::kBF16 ? bf16_from_f32(value) : f16_from_f32(value);
     if (dtype == DType::kF32) {
@@ -61,23 +63,8 @@ std::vector<float> random_rows(size_t count, uint64_t seed) {
   return values;
 }
 
-std::vector<InstructionSet> instruction_sets() {
-  hwy::SetSupportedTargetsForTest(0);
-  std::vector<InstructionSet> sets;
-#if HWY_ARCH_X86
-  for (const int64_t target : {HWY_AVX2, HWY_AVX3}) {
-    if (hwy::SupportedTargets() & target) sets.push_back({target, hwy::TargetName(target)});
-  }
-#else
-  sets.push_back({HWY_STATIC_TARGET, hwy::TargetName(HWY_STATIC_TARGET)});
-#endif
-  return sets;
-}
-
-UseInstructionSet::UseInstructionSet(const InstructionSet& set) {
-  hwy::SetSupportedTargetsForTest(set.target);
-}
-UseInstructionSet::~UseInstructionSet() { hwy::SetSupportedTargetsForTest(0); }
+UseInstructionSet::UseInstructionSet(const std::string& name) { CHECK(force_simd_target(name)); }
+UseInstructionSet::~UseInstructionSet() { force_simd_target(""); }
 
 size_t count_bit_differences(std::span<const float> a, std::span<const float> b, size_t* first) {
   CHECK(a.size() == b.size());
@@ -95,9 +82,8 @@ size_t count_bit_differences(std::span<const float> a, std::span<const float> b,
   const size_t count = count_bit_differences(got, want, &first);
   if (count == 0) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure()
-         << count << " of " << got.size() << " values differ; first at row "
-         << first / row_length << " output " << first % row_length << ": " << got[first] << " for "
-         << want[first];
+         << count << " of " << got.size() << " values differ; first at row " << first / row_length
+         << " output " << first % row_length << ": " << got[first] << " for " << want[first];
 }
 
 CpuDevice make_device(DeviceKind kind, int threads) {

@@ -1,5 +1,6 @@
-// Pieces shared by the tests of matrix products and experts: random weights in every format, aligned
-// packed memory, instruction sets to run on, bitwise comparison that reports the first difference.
+// Pieces shared by the tests of matrix products and experts: random weights in every format,
+// aligned packed memory, instruction sets to run on, bitwise comparison that reports the first
+// difference.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -50,15 +51,10 @@ class TestMatrix {
 std::vector<uint8_t> random_weights(DType dtype, size_t count, uint64_t seed);
 std::vector<float> random_rows(size_t count, uint64_t seed);
 
-// While alive, kernels use one instruction set. Sets that this CPU lacks are not listed.
-struct InstructionSet {
-  int64_t target;
-  std::string name;
-};
-std::vector<InstructionSet> instruction_sets();
+// While alive, kernels use one instruction set, a name from simd_targets().
 class UseInstructionSet {
  public:
-  explicit UseInstructionSet(const InstructionSet& set);
+  explicit UseInstructionSet(const std::string& name);
   ~UseInstructionSet();
 };
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "kernels/cpu/gemm_tiles.h"
+#include "kernels/cpu/simd_targets.h"
 #include "kernels/ops/dense.h"
 #include "kernels/ops/path_counters.h"
 #include "tests/kernels/gemm_support.h"
@@ -51,14 +52,14 @@ TEST(Matmul, BitsEqualTheScalarProgram) {
     for (const int64_t k : {1, 7, 255, 256, 257, 300, 600}) {
       for (const int64_t outputs : {1, 5, 16, 17, 101}) {
         const Problem problem(dtype, outputs, k, kMaxRows, seed * 977 + k * 131 + outputs);
-        for (const InstructionSet& set : instruction_sets()) {
+        for (const std::string& set : simd_targets()) {
           const UseInstructionSet use(set);
           for (int rows = 1; rows <= kMaxRows; ++rows) {
             CpuDevice& device = devices[(rows + outputs) % devices.size()];
             const std::vector<float> y = run(*device.stream, problem, rows);
             ASSERT_TRUE(bits_equal(y, std::span(problem.want).first(y.size()), outputs))
                 << dtype_name(dtype) << " k " << k << " outputs " << outputs << " rows " << rows
-                << " threads " << device.device->num_threads() << " " << set.name;
+                << " threads " << device.device->num_threads() << " " << set;
             ++calls;
           }
         }
@@ -74,31 +75,28 @@ TEST(Matmul, ManyPiecesAndChunksOfRows) {
   SCOPED_TRACE(::brigade::tests::replay_note("matmul_test", seed));
   for (const DType dtype : kDTypes) {
     const Problem problem(dtype, 1000, 515, 205, seed + 7);
-    for (const InstructionSet& set : instruction_sets()) {
+    for (const std::string& set : simd_targets()) {
       const UseInstructionSet use(set);
       for (const int threads : {1, 2, 3}) {
         CpuDevice device = make_device(DeviceKind::kCpu, threads);
         for (const int rows : {1, 2, 3, 6, 7, 12, 13, 49, 97, 205}) {
           const std::vector<float> y = run(*device.stream, problem, rows);
           ASSERT_TRUE(bits_equal(y, std::span(problem.want).first(y.size()), 1000))
-              << dtype_name(dtype) << " rows " << rows << " threads " << threads << " " << set.name;
+              << dtype_name(dtype) << " rows " << rows << " threads " << threads << " " << set;
         }
       }
     }
   }
 }
 
-TEST(Matmul, BothInstructionSetsReallyRun) {
-#if defined(__x86_64__)
-  for (const InstructionSet& set : instruction_sets()) {
+TEST(Matmul, EveryInstructionSetReallyRuns) {
+  ASSERT_FALSE(simd_targets().empty());
+  for (const std::string& set : simd_targets()) {
     const UseInstructionSet use(set);
     const int rows = cpu::tile_set(WeightFormat::kF32Panels16).max_rows;
-    EXPECT_EQ(rows, set.name == "AVX3" ? 12 : 6) << set.name;
-    printf("%s: tiles of up to %d rows\n", set.name.c_str(), rows);
+    EXPECT_EQ(rows, set == "AVX3" ? 12 : 6) << set;
+    printf("%s: tiles of up to %d rows\n", set.c_str(), rows);
   }
-#else
-  GTEST_SKIP() << "skipped: one instruction set on this CPU";
-#endif
 }
 
 TEST(Matmul, BiasAccumulateAndStrides) {

@@ -1,5 +1,5 @@
-// Packed weights: every element is where the layout says, padding is zero, nothing is read or written
-// outside, unaligned sources work.
+// Packed weights: every element is where the layout says, padding is zero, nothing is read or
+// written outside, unaligned sources work.
 #include "kernels/ops/packed_matrix.h"
 
 #include <gtest/gtest.h>

@@ -156,11 +156,11 @@ bool Scheduler::make_writable(ScheduledSequence* sequence, int first, int count,
   const int shared = sequence->blocks[index];
   if (blocks_->writable(shared)) return true;
   const int own = allocate_for(*sequence);
-  if (own < 0) return false;
-  if (blocks_->writable(shared)) {  // the other holder was the victim
-    blocks_->release(own);
+  if (blocks_->writable(shared)) {  // the other holder was a victim, even if that freed no block
+    if (own >= 0) blocks_->release(own);
     return true;
   }
+  if (own < 0) return false;
   plan->copies.push_back({.from = shared, .to = own});
   sequence->blocks[index] = own;
   return true;

@@ -82,5 +82,28 @@ TEST(PrefixSharing, SequencesOfARequestShareFullBlocksAndCopyTheLast) {
   }
 }
 
+// Two sequences share the last, partial block of a pool that is full. Taking the younger one's blocks
+// frees none, yet leaves that block to the older one: the same step must go on. An empty step here
+// would let the step thread sleep with nobody to wake it.
+TEST(PrefixSharing, TheLastHolderOfASharedBlockRunsInTheStepThatMadeItSo) {
+  BedConfig config;
+  config.blocks = 7;
+  config.block_size = 2;
+  SchedulerBed bed(config);
+  ASSERT_TRUE(bed.submit({.prompt = SchedulerBed::prompt(1, 13),
+                          .max_tokens = 2,
+                          .sequences = 2,
+                          .use_prefix_cache = false})
+                  .ok());
+  const BedRequest& request = *bed.requests()[0];
+  for (int step = 0; step < 20 && !request.answered; ++step) {
+    ASSERT_TRUE(bed.step() > 0 || request.answered) << bed.describe();
+  }
+  EXPECT_TRUE(request.answered);
+  EXPECT_GT(bed.scheduler().counters().preemptions, 0);
+  EXPECT_EQ(bed.problem(), "");
+  EXPECT_EQ(bed.leak(), "");
+}
+
 }  // namespace
 }  // namespace brigade::tests

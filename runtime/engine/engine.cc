@@ -92,17 +92,14 @@ absl::StatusOr<std::shared_ptr<TokenStream>> Engine::submit(GenerateRequest requ
                                                    ", must be at most ",
                                                    TokenStream::kMaxSequences));
   }
-  AdmissionTicket ticket;
-  RETURN_IF_ERROR(inbox_.enter(request, &ticket));
+  RETURN_IF_ERROR(inbox_.check(request));
   // A step may end all sequences of a request at once.
   const int capacity = std::max(config_.stream_capacity, request.num_sequences);
   auto stream = std::make_shared<TokenStream>(static_cast<size_t>(capacity),
                                               [waker = waker_] { waker->wake(); });
-  auto active = std::make_unique<ActiveRequest>(std::move(request), ticket, stream, eos_tokens_,
-                                                tokenizer_, kv_.block_size, now);
-  if (!inbox_.deliver(std::move(active))) {
-    return absl::UnavailableError("the server has stopped; retry elsewhere");
-  }
+  auto active = std::make_unique<ActiveRequest>(std::move(request), stream, eos_tokens_, tokenizer_,
+                                                kv_.block_size, now);
+  RETURN_IF_ERROR(inbox_.deliver(std::move(active)));
   waker_->wake();
   return stream;
 }

@@ -8,35 +8,33 @@ namespace brigade::runtime {
 
 Inbox::Inbox(const AdmissionLimits& limits) : admission_(limits) {}
 
-absl::Status Inbox::enter(const GenerateRequest& request, AdmissionTicket* ticket) {
-  const auto known = static_cast<int64_t>(request.prompt.size() + request.generated_so_far.size());
-  std::lock_guard lock(mutex_);
-  absl::Status status;
-  if (stopped_) {
-    status = absl::UnavailableError("the server has stopped; retry elsewhere");
-  } else if (draining_) {
-    status =
-        absl::UnavailableError("the server is draining and takes no new requests; retry elsewhere");
-  } else if (!open_) {
-    status = absl::UnavailableError("not ready: " + closed_reason_);
-  } else {
-    status = admission_.enter(request.num_sequences, known, max_kv_positions(request), ticket);
+// Under the lock. A null ticket: only asks.
+absl::Status Inbox::try_enter(const GenerateRequest& request, AdmissionTicket* ticket) {
+  if (stopped_) return absl::UnavailableError("the server has stopped; retry elsewhere");
+  if (draining_) {
+    return absl::UnavailableError(
+        "the server is draining and takes no new requests; retry elsewhere");
   }
-  ++(status.ok() ? accepted_ : rejected_);
+  if (!open_) return absl::UnavailableError("not ready: " + closed_reason_);
+  const auto known = static_cast<int64_t>(request.prompt.size() + request.generated_so_far.size());
+  const int64_t positions = max_kv_positions(request);
+  if (ticket == nullptr) return admission_.check(request.num_sequences, known, positions);
+  return admission_.enter(request.num_sequences, known, positions, ticket);
+}
+
+absl::Status Inbox::check(const GenerateRequest& request) {
+  std::lock_guard lock(mutex_);
+  absl::Status status = try_enter(request, nullptr);
+  if (!status.ok()) ++rejected_;
   return status;
 }
 
-bool Inbox::deliver(std::unique_ptr<ActiveRequest> request) {
+absl::Status Inbox::deliver(std::unique_ptr<ActiveRequest> request) {
   std::lock_guard lock(mutex_);
-  if (stopped_) {
-    admission_.left_queue(&request->ticket);
-    admission_.ended(request->ticket);
-    --accepted_;
-    ++rejected_;
-    return false;
-  }
-  arrived_.push_back(std::move(request));
-  return true;
+  absl::Status status = try_enter(request->asked, &request->ticket);
+  ++(status.ok() ? accepted_ : rejected_);
+  if (status.ok()) arrived_.push_back(std::move(request));
+  return status;
 }
 
 void Inbox::take(std::vector<std::unique_ptr<ActiveRequest>>* arrived) {

@@ -18,10 +18,11 @@ class Inbox {
  public:
   explicit Inbox(const AdmissionLimits& limits);
 
-  // Submitting threads. enter() books a place; deliver() hands over what was built for it (false
-  // when the engine has stopped meanwhile; the place is then given back).
-  absl::Status enter(const GenerateRequest& request, AdmissionTicket* ticket);
-  bool deliver(std::unique_ptr<ActiveRequest> request);
+  // Submitting threads. check() refuses early, before anything is built for the request; it books
+  // nothing. deliver() decides: it books a place and hands the request over in one step, so that
+  // requests start in the order in which their places were booked. A refusal counts once.
+  absl::Status check(const GenerateRequest& request);
+  absl::Status deliver(std::unique_ptr<ActiveRequest> request);
 
   // Step thread.
   void take(
@@ -40,6 +41,8 @@ class Inbox {
   int64_t rejected() const;
 
  private:
+  absl::Status try_enter(const GenerateRequest& request, AdmissionTicket* ticket);
+
   mutable std::mutex mutex_;
   Admission admission_;
   std::vector<std::unique_ptr<ActiveRequest>> arrived_;

@@ -11,11 +11,10 @@ Sequence::Sequence(const GenerateRequest& asked, int sample, std::span<const int
   sample_index = sample;
 }
 
-ActiveRequest::ActiveRequest(GenerateRequest request, const AdmissionTicket& admitted,
-                             std::shared_ptr<TokenStream> client,
+ActiveRequest::ActiveRequest(GenerateRequest request, std::shared_ptr<TokenStream> client,
                              std::span<const int32_t> eos_tokens, const Tokenizer* tokenizer,
                              int block_size, absl::Time now)
-    : asked(std::move(request)), ticket(admitted), stream(std::move(client)) {
+    : asked(std::move(request)), stream(std::move(client)) {
   submitted = now;
   deadline = asked.deadline;
   if (!asked.cache_salt.empty()) salt = std::make_shared<const std::string>(asked.cache_salt);

@@ -24,16 +24,16 @@ struct Sequence : ScheduledSequence {
 
 struct ActiveRequest : ScheduledRequest {
   // Everything its sequences will ever hold is reserved here: a decode step allocates nothing.
-  ActiveRequest(GenerateRequest request, const AdmissionTicket& admitted,
-                std::shared_ptr<TokenStream> client, std::span<const int32_t> eos_tokens,
-                const Tokenizer* tokenizer, int block_size, absl::Time now);
+  ActiveRequest(GenerateRequest request, std::shared_ptr<TokenStream> client,
+                std::span<const int32_t> eos_tokens, const Tokenizer* tokenizer, int block_size,
+                absl::Time now);
 
   Sequence& sequence(size_t index) { return *owned[index]; }
   // All sequences have ended and none is part of a step in flight.
   bool done() const;
 
   const GenerateRequest asked;
-  AdmissionTicket ticket;
+  AdmissionTicket ticket;  // filled in by the inbox
   const std::shared_ptr<TokenStream> stream;
   std::vector<std::unique_ptr<Sequence>> owned;
   int ended = 0;                                   // sequences

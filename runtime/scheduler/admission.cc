@@ -5,15 +5,18 @@
 
 namespace brigade::runtime {
 
-absl::Status Admission::enter(int sequences, int64_t tokens, int64_t max_positions,
-                              AdmissionTicket* ticket) {
+bool Admission::would_wait(int sequences) const {
+  return live_sequences_ + sequences > limits_.max_running_sequences;
+}
+
+absl::Status Admission::check(int sequences, int64_t tokens, int64_t max_positions) const {
   if (absl::Status fits = check_fits(max_positions); !fits.ok()) return fits;
   if (sequences > limits_.max_running_sequences) {
     return absl::ResourceExhaustedError(absl::StrCat("num_sequences is ", sequences,
                                                      " but at most ", limits_.max_running_sequences,
                                                      " sequences run at a time"));
   }
-  const bool waits = live_sequences_ + sequences > limits_.max_running_sequences;
+  const bool waits = would_wait(sequences);
   if (waits && waiting_requests_ >= limits_.max_waiting_requests) {
     return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", waiting_requests_,
                                                      " of ", limits_.max_waiting_requests,
@@ -24,6 +27,14 @@ absl::Status Admission::enter(int sequences, int64_t tokens, int64_t max_positio
         "the queue is full: ", waiting_tokens_, " prompt tokens are waiting, this request has ",
         tokens, " and the bound is ", limits_.max_waiting_tokens, "; retry later"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Admission::enter(int sequences, int64_t tokens, int64_t max_positions,
+                              AdmissionTicket* ticket) {
+  absl::Status status = check(sequences, tokens, max_positions);
+  if (!status.ok()) return status;
+  const bool waits = would_wait(sequences);
   *ticket = {.sequences = sequences, .tokens = tokens, .waits = waits};
   ++live_requests_;
   live_sequences_ += sequences;

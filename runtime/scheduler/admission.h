@@ -32,6 +32,8 @@ class Admission {
   // `tokens`: known at the start (prompt and resumed); `max_positions`: KV positions one sequence
   // can come to need. RESOURCE_EXHAUSTED names the bound and both numbers.
   absl::Status enter(int sequences, int64_t tokens, int64_t max_positions, AdmissionTicket* ticket);
+  // The same answer without taking the request in.
+  absl::Status check(int sequences, int64_t tokens, int64_t max_positions) const;
   // The request got its first blocks, or ended in the queue.
   void left_queue(AdmissionTicket* ticket);
   // The request has ended; after left_queue().
@@ -43,6 +45,7 @@ class Admission {
 
  private:
   absl::Status check_fits(int64_t max_positions) const;
+  bool would_wait(int sequences) const;
 
   const AdmissionLimits limits_;
   int live_requests_ = 0;

@@ -219,8 +219,14 @@ int run(const Options& options) {
   while (!(*engine)->status().ready) absl::SleepFor(absl::Milliseconds(5));
 
   kernels::ThreadPool threads(options.threads);
-  const std::vector<uint8_t> block(size_t{1} << 30, 1);
-  ColdMemory memory(block.data(), block.size());
+  // Aligned as the meter's vector loads need it, and touched so that every page is real.
+  auto block = kernels::Buffer::allocate(**device, size_t{1} << 30);
+  if (!block.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(block.status().message()).c_str());
+    return 1;
+  }
+  std::memset(block->data(), 1, block->bytes());
+  ColdMemory memory(block->as<uint8_t>(), block->bytes());
   ReadBandwidth ceiling(threads, memory);
   const double step_bytes = active_weight_bytes(spec, 2);
   std::vector<double> bandwidth, one, many, fraction, ratio;

@@ -13,7 +13,7 @@ namespace brigade::bench {
 class ColdMemory {
  public:
   ColdMemory(const uint8_t* data, size_t bytes) : data_(data), bytes_(bytes) {}
-  // The next `bytes`, 4096-byte aligned.
+  // The next `bytes`, 4096-byte aligned as long as `data` is: the reads are aligned vector loads.
   const uint8_t* next(size_t bytes);
   size_t bytes() const { return bytes_; }
 

@@ -35,12 +35,13 @@ MAY_INCLUDE = {
                     "runtime/sampling", "runtime/tokenizer", "runtime/model/model_spec.h", "proto",
                     "brigade"],
     "runtime/worker": ["kernels", "expert_parallel", "runtime/model", "runtime/sampling",
-                       "runtime/files", "proto", "brigade"],
-    "runtime/app": ["kernels", "expert_parallel", "runtime", "proto", "brigade"],
-    "launcher": ["kernels/core", "proto", "brigade"],
-    "tests": ["kernels", "expert_parallel", "runtime", "launcher", "proto", "brigade"],
+                       "runtime/files", "cluster_file", "proto", "brigade"],
+    "runtime/app": ["kernels", "expert_parallel", "runtime", "cluster_file", "proto", "brigade"],
+    "cluster_file": ["kernels/core", "proto", "brigade"],
+    "launcher": ["kernels/core", "cluster_file", "proto", "brigade"],
+    "tests": ["kernels", "expert_parallel", "runtime", "launcher", "cluster_file", "proto", "brigade"],
 }
-ROOMS = ("kernels/", "expert_parallel/", "runtime/", "launcher/", "tests/", "proto/", "brigade/")
+ROOMS = ("kernels/", "expert_parallel/", "runtime/", "launcher/", "cluster_file/", "tests/", "proto/", "brigade/")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"')
 # Headers of the outside world that only named files may see.
 RESTRICTED = {

@@ -119,6 +119,8 @@ void add_door_flags(CLI::App& app, CoordinatorConfig* config, SecondFlags* secon
   group->add_option("--grace", seconds->grace, "Seconds open streams get to finish on SIGTERM")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  group->add_flag("--exit-on-stdin-eof", config->exit_on_stdin_eof,
+                  "Drain as on SIGTERM when stdin ends: no orphan when the parent is killed");
 }
 
 absl::Status check_range(const char* flag, int64_t value, int64_t low, int64_t high) {
@@ -187,6 +189,7 @@ ParsedCommandLine parse_command_line(int argc, char** argv) {
   add_model_flags(app, &config, &kv_memory);
   add_scheduling_flags(app, &config, &seconds);
   add_door_flags(app, &config, &seconds);
+  add_cluster_flags(app, &config.cluster);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -231,6 +234,7 @@ absl::Status check(CoordinatorConfig* config) {
   }
   if (config->name.empty()) config->name = last_folder(config->model);
   config->engine.max_rows = config->token_budget;
+  RETURN_IF_ERROR(check(&config->cluster));
   return validate(config->engine);
 }
 
@@ -261,7 +265,7 @@ std::string describe(const CoordinatorConfig& config) {
   line("token", config.door.token_file.empty() ? "none" : "required");
   line("metrics-listen", config.metrics_listen.empty() ? "none" : config.metrics_listen);
   line("grace", absl::FormatDuration(config.grace));
-  return text;
+  return text + describe(config.cluster);
 }
 
 }  // namespace brigade::runtime

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "runtime/api/door_options.h"
+#include "runtime/app/cluster_flags.h"
 #include "runtime/engine/engine_config.h"
 
 namespace brigade::runtime {
@@ -30,6 +31,8 @@ struct CoordinatorConfig {
   std::string metrics_listen = "127.0.0.1:0";  // empty: none
   std::string port_file, metrics_port_file;
   absl::Duration grace = absl::Seconds(30);
+  ClusterConfig cluster;
+  bool exit_on_stdin_eof = false;  // the end of stdin counts as SIGTERM
 };
 
 // What main does after reading the command line.

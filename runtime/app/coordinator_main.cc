@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
   }
   runtime::ShutdownSignals signals;  // before any thread
   spdlog::set_default_logger(spdlog::stderr_color_mt("coordinator"));
+  if (parsed.config.exit_on_stdin_eof) signals.watch_stdin();
   spdlog::info("settings\n{}", runtime::describe(parsed.config));
   return runtime::run_coordinator(parsed.config, signals);
 }

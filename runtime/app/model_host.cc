@@ -37,13 +37,13 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> load_tokenizer(const std::string& fol
   return tokenizer;
 }
 
-absl::StatusOr<kernels::DType> parse_kv_dtype(const std::string& name) {
+absl::StatusOr<kernels::DType> parse_dtype(const std::string& name, const char* flag) {
   for (const kernels::DType dtype :
        {kernels::DType::kF32, kernels::DType::kBF16, kernels::DType::kF16}) {
     if (name == kernels::dtype_name(dtype)) return dtype;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("--kv-dtype ", name, ": known are f32, bf16, f16"));
+      absl::StrCat(flag, " ", name, ": known are f32, bf16, f16"));
 }
 
 absl::StatusOr<int> choose_context(const CoordinatorConfig& config, const ModelSpec& spec) {
@@ -110,7 +110,9 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::open(const CoordinatorConf
   auto parts = std::make_shared<Parts>();
   ASSIGN_OR_RETURN(parts->device_kind, kernels::Device::parse_kind(config.device));
   LoadOptions& options = parts->options;
-  ASSIGN_OR_RETURN(options.kv.dtype, parse_kv_dtype(config.kv_dtype));
+  ASSIGN_OR_RETURN(options.kv.dtype, parse_dtype(config.kv_dtype, "--kv-dtype"));
+  ASSIGN_OR_RETURN(options.wire_dtype, parse_dtype(config.cluster.wire_dtype, "--wire-dtype"));
+  options.microbatches = config.cluster.microbatches;
   ASSIGN_OR_RETURN(const OpenedModel opened, open_model(config.model));
   for (const std::string& note : opened.notes) spdlog::info("{}", note);
   ASSIGN_OR_RETURN(parts->max_context, choose_context(config, opened.spec));

@@ -1,9 +1,12 @@
 #include "runtime/app/shutdown_signals.h"
 
-#include <csignal>
-#include <ctime>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <ctime>
+#include <thread>
 
 #include "absl/time/clock.h"
 #include "kernels/core/check.h"
@@ -25,6 +28,18 @@ ShutdownSignals::ShutdownSignals() {
   const sigset_t set = shutdown_set();
   CHECK(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0);
   std::signal(SIGPIPE, SIG_IGN);
+}
+
+void ShutdownSignals::watch_stdin() {
+  // Ends with the process: a blocked read cannot be called off, and holds nothing.
+  std::thread([] {
+    char dropped[256];
+    ssize_t count = 0;
+    do {
+      count = read(STDIN_FILENO, dropped, sizeof(dropped));
+    } while (count > 0 || (count < 0 && errno == EINTR));
+    kill(getpid(), SIGTERM);
+  }).detach();
 }
 
 bool ShutdownSignals::wait_until(absl::Time deadline) {

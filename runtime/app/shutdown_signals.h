@@ -10,6 +10,10 @@ class ShutdownSignals {
  public:
   ShutdownSignals();
 
+  // From here on the end of stdin counts as one SIGTERM: a parent that holds the other end of the
+  // pipe takes this process with it, however it dies. Reads and drops what arrives. Call once.
+  void watch_stdin();
+
   // True when a signal came before the deadline. Each call takes one.
   bool wait_until(absl::Time deadline);
 };

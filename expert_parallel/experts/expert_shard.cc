@@ -2,6 +2,8 @@
 
 #include <xxhash.h>
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "kernels/core/check.h"
@@ -14,8 +16,8 @@ using kernels::Buffer;
 
 // Packs through `pack(to)` into `buffer`: in place where the host can write it, else by a copy.
 template <typename Pack>
-absl::Status fill(kernels::Device& device, kernels::Stream& stream, const Buffer& buffer, Pack&& pack,
-                  uint64_t* hash) {
+absl::Status fill(kernels::Device& device, kernels::Stream& stream, const Buffer& buffer,
+                  Pack&& pack, uint64_t* hash) {
   if (device.kind() == kernels::DeviceKind::kCpu) {
     pack(buffer.data());
     *hash = XXH3_64bits_withSeed(buffer.data(), buffer.bytes(), *hash);
@@ -39,13 +41,17 @@ absl::StatusOr<std::unique_ptr<ExpertShard>> ExpertShard::create(kernels::Device
 }
 
 ExpertShard::ExpertShard(kernels::Device& device, const ExpertGeometry& geometry)
-    : device_(device), geometry_(geometry), slots_(size_t(geometry.moe_layers) * geometry.experts) {}
+    : device_(device),
+      geometry_(geometry),
+      slots_(size_t(geometry.moe_layers) * geometry.experts) {}
 
 absl::Status ExpertShard::check_index(int moe_layer, int expert) const {
-  if (moe_layer >= 0 && moe_layer < geometry_.moe_layers && expert >= 0 && expert < geometry_.experts) {
+  if (moe_layer >= 0 && moe_layer < geometry_.moe_layers && expert >= 0 &&
+      expert < geometry_.experts) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("no expert ", expert, " in MoE layer ", moe_layer));
+  return absl::InvalidArgumentError(
+      absl::StrCat("no expert ", expert, " in MoE layer ", moe_layer));
 }
 
 const ExpertShard::Slot& ExpertShard::slot(int moe_layer, int expert) const {
@@ -53,42 +59,70 @@ const ExpertShard::Slot& ExpertShard::slot(int moe_layer, int expert) const {
   return slots_[size_t(moe_layer) * geometry_.experts + expert];
 }
 
-absl::Status ExpertShard::load(kernels::Stream& stream, int moe_layer, int expert,
-                               const ExpertSource& source) {
+absl::Status ExpertShard::check_absent(int moe_layer, int expert) const {
+  if (!holds(moe_layer, expert)) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat("expert ", expert, " of MoE layer ", moe_layer, " is loaded already"));
+}
+
+size_t ExpertShard::expert_bytes() const {
+  return 2 * kernels::packed_bytes(geometry_.format, geometry_.ffn, geometry_.hidden) +
+         kernels::packed_bytes(geometry_.format, geometry_.hidden, geometry_.ffn);
+}
+
+absl::StatusOr<PreparedExpert> ExpertShard::prepare(kernels::Stream& stream, int moe_layer,
+                                                    int expert, const ExpertSource& source) const {
   RETURN_IF_ERROR(check_index(moe_layer, expert));
-  Slot& slot = slots_[size_t(moe_layer) * geometry_.experts + expert];
-  if (slot.loaded) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("expert ", expert, " of MoE layer ", moe_layer, " is loaded already"));
-  }
   const kernels::WeightFormat format = geometry_.format;
   const int64_t hidden = geometry_.hidden, ffn = geometry_.ffn;
-  ASSIGN_OR_RETURN(slot.gate_up,
+  PreparedExpert prepared{.moe_layer = moe_layer, .expert = expert};
+  ASSIGN_OR_RETURN(prepared.gate_up,
                    Buffer::allocate(device_, 2 * kernels::packed_bytes(format, ffn, hidden)));
-  ASSIGN_OR_RETURN(slot.down, Buffer::allocate(device_, kernels::packed_bytes(format, hidden, ffn)));
-  uint64_t hash = static_cast<uint64_t>(format);
+  ASSIGN_OR_RETURN(prepared.down,
+                   Buffer::allocate(device_, kernels::packed_bytes(format, hidden, ffn)));
+  prepared.checksum = static_cast<uint64_t>(format);
   RETURN_IF_ERROR(fill(
-      device_, stream, slot.gate_up,
-      [&](void* to) { kernels::pack_gate_up(format, source.gate, source.up, ffn, hidden, to); }, &hash));
+      device_, stream, prepared.gate_up,
+      [&](void* to) { kernels::pack_gate_up(format, source.gate, source.up, ffn, hidden, to); },
+      &prepared.checksum));
   RETURN_IF_ERROR(fill(
-      device_, stream, slot.down,
-      [&](void* to) { kernels::pack_matrix(format, source.down, hidden, ffn, to); }, &hash));
-  slot.weights = {.gate_up = {slot.gate_up.data(), format, 2 * kernels::padded_outputs(ffn), hidden},
-                  .down = {slot.down.data(), format, hidden, ffn},
+      device_, stream, prepared.down,
+      [&](void* to) { kernels::pack_matrix(format, source.down, hidden, ffn, to); },
+      &prepared.checksum));
+  return prepared;
+}
+
+absl::Status ExpertShard::insert(PreparedExpert expert) {
+  RETURN_IF_ERROR(check_index(expert.moe_layer, expert.expert));
+  RETURN_IF_ERROR(check_absent(expert.moe_layer, expert.expert));
+  CHECK(expert.gate_up.device() == &device_ && expert.bytes() == expert_bytes());
+  const int64_t hidden = geometry_.hidden, ffn = geometry_.ffn;
+  Slot& slot = slots_[size_t(expert.moe_layer) * geometry_.experts + expert.expert];
+  slot.packed = std::move(expert);
+  slot.weights = {.gate_up = {slot.packed.gate_up.data(), geometry_.format,
+                              2 * kernels::padded_outputs(ffn), hidden},
+                  .down = {slot.packed.down.data(), geometry_.format, hidden, ffn},
                   .ffn = geometry_.ffn};
-  slot.checksum = hash;
   slot.loaded = true;
-  resident_bytes_ += slot.gate_up.bytes() + slot.down.bytes();
+  resident_bytes_ += slot.packed.bytes();
   return absl::OkStatus();
+}
+
+absl::Status ExpertShard::load(kernels::Stream& stream, int moe_layer, int expert,
+                               const ExpertSource& source) {
+  RETURN_IF_ERROR(check_absent(moe_layer, expert));
+  ASSIGN_OR_RETURN(PreparedExpert prepared, prepare(stream, moe_layer, expert, source));
+  return insert(std::move(prepared));
 }
 
 absl::Status ExpertShard::unload(int moe_layer, int expert) {
   RETURN_IF_ERROR(check_index(moe_layer, expert));
   Slot& slot = slots_[size_t(moe_layer) * geometry_.experts + expert];
   if (!slot.loaded) {
-    return absl::NotFoundError(absl::StrCat("expert ", expert, " of MoE layer ", moe_layer, " is not loaded"));
+    return absl::NotFoundError(
+        absl::StrCat("expert ", expert, " of MoE layer ", moe_layer, " is not loaded"));
   }
-  resident_bytes_ -= slot.gate_up.bytes() + slot.down.bytes();
+  resident_bytes_ -= slot.packed.bytes();
   slot = Slot();
   return absl::OkStatus();
 }
@@ -97,14 +131,13 @@ bool ExpertShard::holds(int moe_layer, int expert) const {
   return check_index(moe_layer, expert).ok() && slot(moe_layer, expert).loaded;
 }
 
-size_t ExpertShard::resident_bytes() const { return resident_bytes_; }
-
 absl::StatusOr<uint64_t> ExpertShard::checksum(int moe_layer, int expert) const {
   RETURN_IF_ERROR(check_index(moe_layer, expert));
   if (!holds(moe_layer, expert)) {
-    return absl::NotFoundError(absl::StrCat("expert ", expert, " of MoE layer ", moe_layer, " is not loaded"));
+    return absl::NotFoundError(
+        absl::StrCat("expert ", expert, " of MoE layer ", moe_layer, " is not loaded"));
   }
-  return slot(moe_layer, expert).checksum;
+  return slot(moe_layer, expert).packed.checksum;
 }
 
 const kernels::ExpertWeights& ExpertShard::weights(int moe_layer, int expert) const {

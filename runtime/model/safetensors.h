@@ -40,6 +40,7 @@ class SafetensorsFile {
   static absl::StatusOr<SafetensorsFile> open(const std::string& path);
 
   const std::string& path() const { return path_; }
+  uint64_t bytes() const { return file_.bytes(); }
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   // The bytes of an entry of this file; possibly unaligned.
   const void* data(const SafetensorsEntry& entry) const { return file_.data() + entry.begin; }

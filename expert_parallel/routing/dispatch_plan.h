@@ -49,7 +49,10 @@ class DispatchPlan {
   }
   // The common case: the first replica of the placement.
   void build(std::span<const int32_t> experts, int rows, const Placement& placement, int moe_layer) {
-    build(experts, rows, [&](int32_t expert, int) { return placement.replicas(moe_layer, expert)[0]; });
+    build(experts, rows, [&](int32_t expert, int) {
+      const auto replicas = placement.replicas(moe_layer, expert);
+      return replicas.empty() ? kNotPlanned : replicas[0];
+    });
   }
 
   // Ranks with work, the coordinator first.

@@ -18,7 +18,7 @@ inline constexpr Rank kCoordinator = -1;
 
 class Placement {
  public:
-  // replicas[layer][expert]: ranks in order of preference, at least one, no rank twice.
+  // replicas[layer][expert]: ranks in order of preference, no rank twice; empty: nobody holds it now.
   // INVALID_ARGUMENT naming layer and expert otherwise.
   static absl::StatusOr<Placement> create(uint64_t version,
                                           std::vector<std::vector<std::vector<Rank>>> replicas,

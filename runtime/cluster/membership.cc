@@ -15,6 +15,7 @@ const char* evidence_name(Evidence evidence) {
     case Evidence::kHeartbeatMissed: return "heartbeat missed";
     case Evidence::kReplyOverdue: return "reply overdue";
     case Evidence::kWrongData: return "wrong data";
+    case Evidence::kLoadFailed: return "experts could not be loaded";
   }
   return "?";
 }
@@ -65,11 +66,17 @@ absl::Status Membership::on(const WorkerJoined& event, Effects* effects) {
                        effects));
   }
   if (slot == workers_.end()) {
-    if (static_cast<int>(workers_.size()) >= config_.max_ranks) {
+    if (static_cast<int>(workers_.size()) < config_.max_ranks) {
+      slot = workers_.insert(workers_.end(), Worker());
+    } else {
+      slot = std::find_if(workers_.begin(), workers_.end(), [](const Worker& worker) {
+        return worker.state == WorkerState::kLost;
+      });
+    }
+    if (slot == workers_.end()) {
       return absl::ResourceExhaustedError(absl::StrCat("worker ", event.worker_id, ": all ",
                                                        config_.max_ranks, " rank slots are taken"));
     }
-    slot = workers_.insert(workers_.end(), Worker());
   }
   *slot = {event.worker_id, event.incarnation, WorkerState::kActive};
   effects->push_back(Admit{static_cast<Rank>(slot - workers_.begin()), event.incarnation});
@@ -89,6 +96,7 @@ absl::Status Membership::on(const JoinDeadlinePassed&, Effects* effects) {
 absl::Status Membership::on(const ExpertsLoaded& event, Effects* effects) {
   if (!current(event.rank, event.incarnation)) return absl::OkStatus();
   bool changed = false;
+  std::vector<ExpertKey> unwanted;
   for (const ExpertKey& key : event.keys) {
     if (key.moe_layer < 0 || key.moe_layer >= config_.moe_layers || key.expert < 0 ||
         key.expert >= config_.experts) {
@@ -97,12 +105,18 @@ absl::Status Membership::on(const ExpertsLoaded& event, Effects* effects) {
                                                      ", which does not exist"));
     }
     Expert& expert = at(key);
-    if (expert.loading != event.rank) continue;  // no longer wanted there; release_surplus says so
+    if (expert.loading != event.rank) {
+      const auto& holders = expert.holders;
+      const bool held = std::find(holders.begin(), holders.end(), event.rank) != holders.end();
+      if (!held) unwanted.push_back(key);  // somebody else has been asked since
+      continue;
+    }
     expert.loading = kNobody;
     // The newcomer goes first; earlier holders stay behind it until the publish, then are released.
     expert.holders.insert(expert.holders.begin(), event.rank);
     changed = true;
   }
+  if (!unwanted.empty()) effects->push_back(Release{event.rank, event.incarnation, std::move(unwanted)});
   if (!changed) return absl::OkStatus();
   publish(effects);
   release_surplus(effects);
@@ -203,7 +217,7 @@ void Membership::publish(Effects* effects) {
     for (int e = 0; e < config_.experts; ++e) {
       const std::vector<Rank>& holders = at({layer, e}).holders;
       if (holders.empty()) parked.push_back({layer, e});
-      replicas[layer].push_back(holders.empty() ? std::vector<Rank>{kCoordinator} : holders);
+      replicas[layer].push_back(holders);
     }
   }
   auto placement = Placement::create(++version_, std::move(replicas), static_cast<int>(workers_.size()));

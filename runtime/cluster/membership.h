@@ -27,7 +27,7 @@ struct ExpertKey {
   auto operator<=>(const ExpertKey&) const = default;
 };
 
-enum class Evidence { kControlStreamLost, kTransportError, kHeartbeatMissed, kReplyOverdue, kWrongData };
+enum class Evidence { kControlStreamLost, kTransportError, kHeartbeatMissed, kReplyOverdue, kWrongData, kLoadFailed };
 const char* evidence_name(Evidence evidence);
 
 // Events.
@@ -65,7 +65,7 @@ struct Load {                 // rank prepares these experts in the background
   std::vector<ExpertKey> keys;
 };
 struct Publish {              // takes effect between two steps
-  Placement placement;        // experts without a holder are listed in `parked`, their entry is kCoordinator
+  Placement placement;        // experts without a holder have an empty entry and are listed in `parked`
   std::vector<ExpertKey> parked;
 };
 struct Mask {                 // at once: nothing more is sent there, its outstanding rows are sent again
@@ -95,7 +95,8 @@ class Membership {
  public:
   explicit Membership(const MembershipConfig& config);
 
-  // RESOURCE_EXHAUSTED when no slot is free for a new worker; nothing has changed then.
+  // RESOURCE_EXHAUSTED when no slot is free for a new worker; nothing has changed then. A slot is free
+  // while it was never taken; when all were, those of lost workers are given away too.
   absl::StatusOr<std::vector<MembershipEffect>> handle(const MembershipEvent& event);
 
   enum class WorkerState { kEmpty, kActive, kLeaving, kLost };
@@ -107,6 +108,7 @@ class Membership {
   const std::vector<Worker>& workers() const { return workers_; }
   uint64_t version() const { return version_; }
   int parked_experts() const;
+  int active_workers() const;
   bool started() const { return started_; }
 
  private:
@@ -132,7 +134,6 @@ class Membership {
   void publish(Effects* effects);
   void release_surplus(Effects* effects);
   void dismiss_drained(Effects* effects);
-  int active_workers() const;
 
   const MembershipConfig config_;
   std::vector<Worker> workers_;         // by rank slot

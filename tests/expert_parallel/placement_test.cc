@@ -34,7 +34,7 @@ TEST(Placement, EvenSizesDifferByAtMostOne) {
 TEST(Placement, NamesWhatIsWrong) {
   EXPECT_TRUE(Placement::create(1, {{{0, 1}, {1}}}, 2).ok());
   const auto message = [](const auto& result) { return std::string(result.status().message()); };
-  EXPECT_THAT(message(Placement::create(1, {{{0}, {}}}, 2)), HasSubstr("layer 0, expert 1 names no rank"));
+  EXPECT_TRUE(Placement::create(1, {{{0}, {}}}, 2).ok());  // nobody holds expert 1 now
   EXPECT_THAT(message(Placement::create(1, {{{2}}}, 2)), HasSubstr("names rank 2"));
   EXPECT_THAT(message(Placement::create(1, {{{1, 1}}}, 2)), HasSubstr("rank 1 twice"));
   EXPECT_THAT(message(Placement::create(1, {{{0}}, {{0}, {0}}}, 1)), HasSubstr("layer 1 lists 2"));

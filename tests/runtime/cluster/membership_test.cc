@@ -65,12 +65,16 @@ class Cluster {
   }
   void apply(const Release& release) {
     for (const ExpertKey& key : release.keys) {
-      EXPECT_FALSE(placement_->holds(release.rank, key.moe_layer, key.expert))
+      EXPECT_FALSE(placement_ && placement_->holds(release.rank, key.moe_layer, key.expert))
           << "released while still in the published placement";
       held_[release.rank].erase(key);
     }
   }
-  void apply(const Dismiss& dismiss) { dismissed_.push_back(dismiss.rank); }
+  void apply(const Dismiss& dismiss) {
+    dismissed_.push_back(dismiss.rank);
+    loading_[dismiss.rank].clear();
+    held_[dismiss.rank].clear();
+  }
   void apply(const Publish& publish) {
     ++publishes_;
     const uint64_t before = placement_ ? placement_->version() : 0;
@@ -184,6 +188,26 @@ TEST(Membership, AWorkerLostWhileLoadingIsReplaced) {
   EXPECT_EQ(cluster.count(0), 4);
 }
 
+TEST(Membership, ALoadThatIsNoLongerWantedIsReleased) {
+  Cluster cluster({.moe_layers = 1, .experts = 4, .expected_workers = 1});
+  cluster.join("a");
+  cluster.join("b");  // takes half of what a has been asked to load
+  cluster.finish_all_loads();
+  EXPECT_EQ(cluster.held_[0].size(), 2u);
+  EXPECT_EQ(cluster.held_[1].size(), 2u);
+}
+
+TEST(Membership, ALostWorkersSlotIsGivenAwayWhenAllWereTaken) {
+  Cluster cluster({.moe_layers = 1, .experts = 2, .expected_workers = 1, .max_ranks = 1});
+  cluster.join("a");
+  cluster.finish_all_loads();
+  cluster.lose(0);
+  cluster.join("b");
+  EXPECT_EQ(cluster.membership_.workers()[0].worker_id, "b");
+  cluster.finish_all_loads();
+  EXPECT_EQ(cluster.count(0), 2);
+}
+
 TEST(Membership, SaysWhenNoSlotIsFreeAndWhenAnExpertDoesNotExist) {
   Membership membership({.moe_layers = 1, .experts = 2, .expected_workers = 1, .max_ranks = 1});
   ASSERT_TRUE(membership.handle(WorkerJoined{"a", 1}).ok());
@@ -224,6 +248,13 @@ TEST(Membership, RandomHistoriesEndCoveredAndEven) {
     cluster.finish_all_loads();
     ASSERT_TRUE(cluster.placement_.has_value());
     EXPECT_TRUE(cluster.parked_.empty());
+    // Nobody keeps bytes of experts that nobody asks for.
+    for (const auto& [rank, keys] : cluster.held_) {
+      for (const ExpertKey& key : keys) {
+        EXPECT_TRUE(cluster.placement_->holds(rank, key.moe_layer, key.expert))
+            << "rank " << rank << " still holds expert " << key.expert;
+      }
+    }
     int least = experts, most = 0, total = 0, active = 0;
     for (Rank rank = 0; rank < static_cast<Rank>(cluster.membership_.workers().size()); ++rank) {
       if (cluster.membership_.workers()[rank].state != Membership::WorkerState::kActive) continue;

@@ -22,6 +22,8 @@ class MappedFile {
 
   const uint8_t* data() const { return data_; }
   size_t bytes() const { return bytes_; }
+  // Gives back the memory of pages that were read; the next read brings them in again. Any thread.
+  void drop_pages() const;
 
  private:
   MappedFile(const uint8_t* data, size_t bytes) : data_(data), bytes_(bytes) {}

@@ -92,6 +92,10 @@ uint64_t Checkpoint::total_bytes() const {
   return bytes;
 }
 
+void Checkpoint::drop_pages() const {
+  for (const auto& file : files_) file->drop_pages();
+}
+
 absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& folder) {
   if (!exists(folder)) return absl::NotFoundError(absl::StrCat(folder, ": no such folder"));
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint(folder));

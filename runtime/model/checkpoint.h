@@ -35,6 +35,8 @@ class Checkpoint {
   const std::map<std::string, CheckpointTensor, std::less<>>& tensors() const { return tensors_; }
   size_t num_files() const { return files_.size(); }
   uint64_t total_bytes() const;
+  // Gives back the memory of all pages read so far: who has packed what it needs keeps none.
+  void drop_pages() const;
   // One line each, for the log: files that were left alone.
   const std::vector<std::string>& notes() const { return notes_; }
 

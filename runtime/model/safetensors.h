@@ -41,6 +41,7 @@ class SafetensorsFile {
 
   const std::string& path() const { return path_; }
   uint64_t bytes() const { return file_.bytes(); }
+  void drop_pages() const { file_.drop_pages(); }
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   // The bytes of an entry of this file; possibly unaligned.
   const void* data(const SafetensorsEntry& entry) const { return file_.data() + entry.begin; }

@@ -4,6 +4,7 @@
 
 #include "kernels/core/status.h"
 #include "kernels/ops/math.h"
+#include "runtime/model/expert_reader.h"
 #include "runtime/model/rope_frequencies.h"
 
 namespace brigade::runtime {
@@ -105,27 +106,21 @@ absl::StatusOr<expert_parallel::ExpertGeometry> expert_geometry(const ModelSpec&
     ++geometry.moe_layers;
   }
   if (geometry.moe_layers > 0) {
-    geometry.format = kernels::weight_format(common_dtype(expert_matrices(tensors)));
+    geometry.format = kernels::weight_format(expert_dtype(tensors));
   }
   return geometry;
 }
 
 absl::Status load_experts(const ModelTensors& tensors, expert_parallel::ExpertShard& shard,
                           WeightUploader& uploader) {
-  const DType dtype = common_dtype(expert_matrices(tensors));
-  int moe_layer = 0;
-  std::vector<float> gate, up, down;
-  for (const LayerTensors& layer : tensors.layers) {
-    if (layer.experts.empty()) continue;
-    for (size_t e = 0; e < layer.experts.size(); ++e) {
-      const FfnTensors& expert = layer.experts[e];
-      RETURN_IF_ERROR(shard.load(uploader.stream(), moe_layer, static_cast<int>(e),
-                                 {.gate = in_dtype(expert.gate, dtype, gate),
-                                  .up = in_dtype(expert.up, dtype, up),
-                                  .down = in_dtype(expert.down, dtype, down)}));
-      for (const TensorView* view : {&expert.gate, &expert.up, &expert.down}) uploader.count(*view);
+  const ExpertReader reader(tensors);
+  for (int layer = 0; layer < reader.num_layers(); ++layer) {
+    for (int e = 0; const FfnTensors* expert = reader.find(layer, e); ++e) {
+      ASSIGN_OR_RETURN(auto prepared, reader.prepare(shard, uploader.stream(), layer, e));
+      RETURN_IF_ERROR(shard.insert(std::move(prepared)));
+      for (const TensorView* view : {&expert->gate, &expert->up, &expert->down})
+        uploader.count(*view);
     }
-    ++moe_layer;
   }
   return absl::OkStatus();
 }

@@ -42,6 +42,14 @@ bool usable_logits(std::span<const float> logits) {
   return any_finite;
 }
 
+bool normalise(std::span<double> weights) {
+  double sum = 0;
+  for (const double weight : weights) sum += weight;
+  if (!std::isfinite(sum) || !(sum > 0)) return false;
+  for (double& weight : weights) weight /= sum;
+  return true;
+}
+
 Policy::Policy(int vocab) : scores_(vocab), allowed_(vocab) {
   candidates_.reserve(vocab);
   selected_.reserve(vocab);
@@ -158,16 +166,14 @@ bool Policy::distribution(std::span<const float> logits, const PolicyInput& inpu
   if (params.min_p > 0) {
     std::erase_if(candidates_, [&](const Candidate& c) { return c.score < params.min_p; });
   }
-  double sum = 0;
-  for (const Candidate& candidate : candidates_) sum += candidate.score;
   out->tokens.clear();
   out->probabilities.clear();
   for (const Candidate& candidate : candidates_) {
     if (candidate.score == 0) continue;
     out->tokens.push_back(candidate.token);
-    out->probabilities.push_back(candidate.score / sum);
+    out->probabilities.push_back(candidate.score);
   }
-  return true;
+  return normalise(out->probabilities);
 }
 
 }  // namespace brigade::runtime

@@ -47,6 +47,11 @@ struct Distribution {
   std::vector<double> probabilities;
 };
 
+// Divides `weights` by their sum, added up in order in f64. Every law in the server, on the target's and
+// on the draft's side, is normalised here. False, with nothing changed, when the sum is not finite and
+// positive.
+bool normalise(std::span<double> weights);
+
 class Policy {
  public:
   explicit Policy(int vocab);

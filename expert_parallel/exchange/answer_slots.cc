@@ -16,6 +16,7 @@ void AnswerSlots::begin(uint64_t step, uint32_t layer, int slots, std::byte* row
   rows_ = rows;
   std::fill(state_.begin(), state_.begin() + slots, kUnused);
   open_.store(0, std::memory_order_release);
+  declines_.store(false, std::memory_order_release);
 }
 
 void AnswerSlots::end() {
@@ -23,11 +24,12 @@ void AnswerSlots::end() {
   active_ = false;
 }
 
-void AnswerSlots::set(int slot, State state) {
+void AnswerSlots::set(int slot, State state, Rank asked) {
   std::lock_guard<std::mutex> lock(mutex_);
   CHECK(slot >= 0 && slot < slots_);
   const int change = int(is_open(state)) - int(is_open(state_[slot]));
   state_[slot] = state;
+  asked_[slot] = asked;
   open_.fetch_add(change, std::memory_order_acq_rel);
 }
 
@@ -41,14 +43,12 @@ bool AnswerSlots::is_homeless(int slot) {
   return state_[slot] == kHomeless;
 }
 
-bool AnswerSlots::take_declined(int slot) {
+bool AnswerSlots::is_declined(int slot) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (state_[slot] != kDeclined) return false;
-  state_[slot] = kExpected;
-  return true;
+  return state_[slot] == kDeclined;
 }
 
-bool AnswerSlots::fill(const FrameView& frame) {
+bool AnswerSlots::fill(Rank rank, const FrameView& frame) {
   const FrameHeader& header = frame.header;
   const bool decline = header.kind == FrameKind::kDecline;
   std::lock_guard<std::mutex> lock(mutex_);
@@ -56,7 +56,8 @@ bool AnswerSlots::fill(const FrameView& frame) {
   int closed = 0, declined = 0;
   for (uint32_t i = 0; i < header.entry_count; ++i) {
     const uint32_t slot = frame.slot(i);
-    if (!current || slot >= static_cast<uint32_t>(slots_) || !is_open(state_[slot])) {
+    if (!current || slot >= static_cast<uint32_t>(slots_) || !is_open(state_[slot]) ||
+        (decline && (state_[slot] == kDeclined || asked_[slot] != rank))) {
       late_.fetch_add(1, std::memory_order_relaxed);
     } else if (decline) {
       state_[slot] = kDeclined;
@@ -68,6 +69,7 @@ bool AnswerSlots::fill(const FrameView& frame) {
     }
   }
   declined_.fetch_add(declined, std::memory_order_relaxed);
+  if (declined > 0) declines_.store(true, std::memory_order_release);
   const int before = open_.fetch_sub(closed, std::memory_order_acq_rel);
   return (closed > 0 && before == closed) || declined > 0;
 }

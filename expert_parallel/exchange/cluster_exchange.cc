@@ -56,7 +56,8 @@ ClusterExchange::ClusterExchange(WorkerLinks& links, const ExpertShard* shard,
       slots_(config.max_rows * config.geometry.top_k,
              size_t(config.geometry.hidden) * kernels::dtype_bytes(config.geometry.wire_dtype)),
       rank_of_term_(size_t(config.max_rows) * config.geometry.top_k),
-      sent_(rank_of_term_.size()) {
+      sent_(rank_of_term_.size()),
+      sent_by_(rank_of_term_.size()) {
   parked_.reserve(config.max_rows);
 }
 
@@ -105,15 +106,17 @@ absl::Status ClusterExchange::begin(kernels::Stream& stream, const LayerRows& la
   layer_ = layer;
   waker_.store(waker, std::memory_order_release);
   active_ = true;
+  resend_ = false;
   step_ = links_.next_step();
   parked_.clear();
   const int terms = layer.rows * config_.geometry.top_k;
-  std::fill(sent_.begin(), sent_.begin() + terms, 0);
+  std::fill(sent_.begin(), sent_.begin() + terms, kNotSent);
   slots_.begin(step_, static_cast<uint32_t>(layer.moe_layer), terms,
                host_memory_ ? answers_.as<std::byte>() : host_answers_.at(0));
   plan_.build_terms({layer.experts, static_cast<size_t>(terms)}, layer.rows, [&](int32_t term) {
     const Rank rank = rank_of_term_[term] = holder(layer.experts[term]);
-    rank == kNotPlanned ? slots_.homeless(term) : slots_.expect(term);
+    sent_by_[term] = view_number_;
+    rank == kNotPlanned ? slots_.homeless(term) : slots_.expect(term, rank);
     return rank;
   });
   if (!host_memory_ && terms > 0) {
@@ -197,7 +200,7 @@ bool ClusterExchange::pack_share(FramePacker::Share& share) {
   const int row = share.next_row;
   std::span<const int32_t> terms;
   const size_t bytes = packer_.write(share, header, x, frame, &terms);
-  for (const int32_t term : terms) sent_[term] = 1;
+  for (const int32_t term : terms) sent_[term] = kSent;
   links_.submit(share.rank, frame, bytes, static_cast<uint32_t>(share.next_row - row));
   return true;
 }
@@ -211,13 +214,32 @@ absl::Status ClusterExchange::set_view(std::shared_ptr<const ClusterView> view) 
         "exchange: the view's placement does not fit the model or the rank slots");
   }
   const std::shared_ptr<const ClusterView> before = std::exchange(view_, std::move(view));
+  ++view_number_;
   if (!active_) return absl::OkStatus();
+  resend_ = false;  // declined terms go out now
   // The plan is read by copies that may still be under way.
   if (!host_memory_) RETURN_IF_ERROR(stream_->synchronize(absl::Now() + kReplanTimeout));
+  return replan_all(*before);
+}
+
+// Terms that were declined because they had been sent by an older view.
+absl::Status ClusterExchange::resend_declined() {
+  if (slots_.take_declines()) {
+    resend_ = true;
+    if (!host_memory_) {
+      ASSIGN_OR_RETURN(plan_is_read_, stream_->record(waker_.load(std::memory_order_relaxed)));
+    }
+  }
+  if (!resend_ || (!host_memory_ && !plan_is_read_.ready())) return absl::OkStatus();
+  resend_ = false;
+  return replan_all(*view_);
+}
+
+absl::Status ClusterExchange::replan_all(const ClusterView& before) {
   const int terms = layer_.rows * config_.geometry.top_k;
   last_replayed_row_ = -1;
   plan_.build_terms({layer_.experts, static_cast<size_t>(terms)}, layer_.rows,
-                    [&](int32_t term) { return replan(term, *before); });
+                    [&](int32_t term) { return replan(term, before); });
   return carry_out();
 }
 
@@ -227,21 +249,30 @@ Rank ClusterExchange::replan(int32_t term, const ClusterView& before) {
   if (slots_.is_answered(term)) return kNotPlanned;
   const bool lost =
       rank != kNotPlanned && view_->incarnation_of(rank) != before.incarnation_of(rank);
-  const bool declined = slots_.take_declined(term);
-  if (rank != kNotPlanned && sent_[term] && !lost && !declined) return kNotPlanned;
+  const bool declined = slots_.is_declined(term);
+  if (rank != kNotPlanned && sent_[term] != kNotSent && !lost) {
+    if (!declined) return kNotPlanned;
+    if (sent_by_[term] == view_number_) {  // by the rank that this view names
+      add(counters_.declined_by_holder, sent_[term] == kSent);
+      sent_[term] = kSentAndCounted;
+      return kNotPlanned;
+    }
+  }
   const Rank next = rank_of_term_[term] = holder(layer_.experts[term]);
-  next == kNotPlanned ? slots_.homeless(term) : slots_.expect(term);
+  sent_by_[term] = view_number_;
+  next == kNotPlanned ? slots_.homeless(term) : slots_.expect(term, next);
   const int32_t row = term / config_.geometry.top_k;
   if ((lost || declined) && row != last_replayed_row_) {
     last_replayed_row_ = row;
     add(counters_.replayed_rows, 1);
   }
-  sent_[term] = 0;
+  sent_[term] = kNotSent;
   return next;
 }
 
 absl::StatusOr<bool> ClusterExchange::poll() {
   if (!active_) return true;
+  RETURN_IF_ERROR(resend_declined());
   pack();
   if (!slots_.complete()) return false;
   if (config_.homeless_rows == HomelessRows::kWait) {
@@ -292,8 +323,8 @@ std::vector<Rank> ClusterExchange::waiting_for() {
   return ranks;
 }
 
-void ClusterExchange::on_frame(Rank, const FrameView& frame) {
-  if (!slots_.fill(frame)) return;
+void ClusterExchange::on_frame(Rank rank, const FrameView& frame) {
+  if (!slots_.fill(rank, frame)) return;
   if (kernels::Waker* waker = waker_.load(std::memory_order_acquire)) waker->wake();
 }
 

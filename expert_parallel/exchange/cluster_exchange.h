@@ -39,6 +39,9 @@ struct ExchangeCounters {
   std::atomic<uint64_t> workers_without_rows{0};       // live ranks that took no part, summed
   std::atomic<uint64_t> replayed_rows{0};
   std::atomic<uint64_t> parked_rows{0};
+  // Terms that were declined by the very rank that the current view names: they wait for another
+  // view.
+  std::atomic<uint64_t> declined_by_holder{0};
 };
 
 class ClusterExchange final : public Exchange, public AnswerSink {
@@ -51,7 +54,9 @@ class ClusterExchange final : public Exchange, public AnswerSink {
   ~ClusterExchange() override;
 
   // Between layers: the next begin() uses it. In a layer: unanswered terms of ranks that are gone,
-  // of a new life, or that declined them are sent by the new view at once.
+  // of a new life, or that declined them are sent by the new view at once. A term that is declined
+  // later, because it was sent by an older view, goes out by the current one in poll(): once a
+  // view, so that a rank that declines what the view gives it cannot make us loop.
   absl::Status set_view(std::shared_ptr<const ClusterView> view);
 
   absl::Status begin(kernels::Stream& stream, const LayerRows& layer,
@@ -61,7 +66,8 @@ class ClusterExchange final : public Exchange, public AnswerSink {
   kernels::DType answer_dtype() const override { return config_.geometry.wire_dtype; }
   std::span<const int32_t> parked_rows() const override { return parked_; }
 
-  // Ranks that owe an answer now, for whoever watches deadlines. Allocates.
+  // Ranks that owe an answer now, for whoever watches deadlines; one that declined what the view
+  // gives it still does. Allocates.
   std::vector<Rank> waiting_for();
 
   const ExchangeCounters& counters() const { return counters_; }
@@ -76,6 +82,8 @@ class ClusterExchange final : public Exchange, public AnswerSink {
                   bool host_memory);
   absl::Status plan_buffers(kernels::Device& device);
   Rank holder(int32_t expert) const;
+  absl::Status resend_declined();
+  absl::Status replan_all(const ClusterView& before);
   Rank replan(int32_t term, const ClusterView& before);
   absl::Status carry_out();
   void count_shares();
@@ -89,6 +97,7 @@ class ClusterExchange final : public Exchange, public AnswerSink {
   const bool
       host_memory_;  // device memory is the host's: rows are read and answers written in place
   std::shared_ptr<const ClusterView> view_;
+  uint64_t view_number_ = 0;
   DispatchPlan plan_;
   FramePacker packer_;
   AnswerSlots slots_;
@@ -105,8 +114,12 @@ class ClusterExchange final : public Exchange, public AnswerSink {
   kernels::Event x_on_host_;
   uint64_t step_ = 0;
   bool active_ = false;
+  bool resend_ = false;          // declined terms may have to go out again
+  kernels::Event plan_is_read_;  // while resend_, where the device reads the plan
   std::vector<Rank> rank_of_term_;
-  std::vector<uint8_t> sent_;  // by term
+  enum Sent : uint8_t { kNotSent, kSent, kSentAndCounted };
+  std::vector<Sent> sent_;         // by term; counted: in declined_by_holder
+  std::vector<uint64_t> sent_by_;  // by term: number of the view that chose its rank
   std::vector<int32_t> parked_;
   int32_t last_replayed_row_ = -1;
   std::atomic<bool> starved_{false};  // frames wait for a buffer

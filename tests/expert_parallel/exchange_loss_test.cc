@@ -4,7 +4,9 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <future>
 #include <random>
+#include <thread>
 
 #include "absl/time/clock.h"
 #include "expert_parallel/transport/loopback_transport.h"
@@ -55,6 +57,13 @@ Placement replicated(uint64_t version, bool coordinator) {
 Placement single_homes(uint64_t version) {
   std::vector<std::vector<Rank>> layer;
   for (int e = 0; e < kExperts; ++e) layer.push_back({e % 3});
+  return *Placement::create(version, {layer}, 3);
+}
+
+// Says that rank 1 has what rank 0 has in truth.
+Placement misplaced(uint64_t version) {
+  std::vector<std::vector<Rank>> layer;
+  for (int e = 0; e < kExperts; ++e) layer.push_back({e % 3 == 0 ? 1 : e % 3});
   return *Placement::create(version, {layer}, 3);
 }
 
@@ -292,9 +301,7 @@ TEST_F(ExchangeLoss, ALayerMayWaitForAHolderInstead) {
 TEST_F(ExchangeLoss, DeclinedTermsGoElsewhereWithTheNextView) {
   auto cluster = make_cluster(/*coordinator_holds_all=*/false);
   start_all(*cluster, single_homes(1));
-  std::vector<std::vector<Rank>> wrong;
-  for (int e = 0; e < kExperts; ++e) wrong.push_back({e % 3 == 0 ? 1 : e % 3});
-  ASSERT_TRUE(cluster->exchange(0).set_view(cluster->view(*Placement::create(2, {wrong}, 3))).ok());
+  ASSERT_TRUE(cluster->exchange(0).set_view(cluster->view(misplaced(2))).ok());
   const Rows rows = random_rows(random_);
   begin(*cluster, rows);
   ASSERT_TRUE(finish(*cluster, [&] {
@@ -303,6 +310,66 @@ TEST_F(ExchangeLoss, DeclinedTermsGoElsewhereWithTheNextView) {
   }));
   expect_same_bits(*cluster, rows);
   EXPECT_GT(cluster->server(1)->counters().declined_terms.load(), 0u);
+}
+
+// Terms are under way to rank 1 when the view moves their experts to rank 0. Rank 1 no longer has
+// them when it reads the frames: what it declines goes to rank 0 at once, without another view.
+TEST_F(ExchangeLoss, TermsDeclinedUnderAnOlderViewGoOutAgainAtOnce) {
+  auto cluster = make_cluster(/*coordinator_holds_all=*/false);
+  start_all(*cluster, single_homes(1));
+  ASSERT_TRUE(cluster->exchange(0).set_view(cluster->view(misplaced(2))).ok());
+  std::promise<void> held, let_go;
+  std::thread holder([&] {
+    const absl::Status status = cluster->server(1)->call(
+        [&] {
+          held.set_value();
+          let_go.get_future().wait();
+        },
+        absl::Now() + absl::Seconds(30));
+    EXPECT_TRUE(status.ok()) << status;
+  });
+  held.get_future().wait();
+  const Rows rows = random_rows(random_);
+  begin(*cluster, rows);
+  const absl::Status moved = cluster->exchange(0).set_view(cluster->view(single_homes(3)));
+  let_go.set_value();
+  holder.join();
+  ASSERT_TRUE(moved.ok()) << moved;
+  ASSERT_TRUE(finish(*cluster, nullptr, absl::Seconds(20)));
+  expect_same_bits(*cluster, rows);
+  EXPECT_GT(cluster->exchange(0).declined_terms(), 0u);
+  EXPECT_GT(cluster->exchange(0).counters().replayed_rows.load(), 0u);
+  EXPECT_EQ(cluster->exchange(0).counters().declined_by_holder.load(), 0u);
+}
+
+// The view names a rank that declines: asked once, counted, and again only by another view.
+TEST_F(ExchangeLoss, ARankThatDeclinesWhatTheViewGivesItIsAskedOncePerView) {
+  auto cluster = make_cluster(/*coordinator_holds_all=*/false);
+  start_all(*cluster, single_homes(1));
+  const auto misplaced_terms = [](const Rows& rows) {
+    return static_cast<uint64_t>(std::count_if(rows.experts.begin(), rows.experts.end(),
+                                               [](int32_t expert) { return expert % 3 == 0; }));
+  };
+  const Rows rows = random_rows(random_);
+  const uint64_t terms = misplaced_terms(rows);
+  ExpertServer& decliner = *cluster->server(1);
+  for (const uint64_t version : {2, 3}) {
+    ASSERT_TRUE(cluster->exchange(0).set_view(cluster->view(misplaced(version))).ok());
+    if (version == 2) begin(*cluster, rows);
+    const auto asked = [&] { return decliner.counters().declined_terms.load(); };
+    const auto counted = [&] { return cluster->exchange(0).counters().declined_by_holder.load(); };
+    const uint64_t expected = terms * (version - 1);
+    const absl::Time deadline = absl::Now() + absl::Seconds(20);
+    while (counted() < expected && absl::Now() < deadline)
+      EXPECT_FALSE(finish(*cluster, nullptr, absl::Milliseconds(10)));
+    EXPECT_FALSE(finish(*cluster, nullptr, absl::Milliseconds(50)));
+    EXPECT_EQ(counted(), expected);
+    EXPECT_EQ(asked(), expected);
+    EXPECT_EQ(cluster->exchange(0).waiting_for(), std::vector<Rank>{1});
+  }
+  ASSERT_TRUE(cluster->exchange(0).set_view(cluster->view(single_homes(4))).ok());
+  ASSERT_TRUE(finish(*cluster));
+  expect_same_bits(*cluster, rows);
 }
 
 TEST_F(ExchangeLoss, DamagedAnswersAreRefusedAndReplayed) {

@@ -1,13 +1,13 @@
 #include "expert_parallel/transport/loopback_transport.h"
 
 #include <cstring>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "expert_parallel/transport/aligned_block.h"
+#include "expert_parallel/transport/bounded_queue.h"
 #include "expert_parallel/transport/event_fd.h"
 #include "kernels/core/check.h"
 
@@ -17,7 +17,9 @@ namespace {
 // The receiving half of a link end, which the far end writes into.
 struct Inbox {
   Inbox(const TransportOptions& options, std::shared_ptr<EventFd> owner)
-      : buffers(options.window, options.max_message_bytes), owner(std::move(owner)) {
+      : buffers(options.window, options.max_message_bytes),
+        owner(std::move(owner)),
+        arrived(options.window) {
     for (int i = 0; i < options.window; ++i) free.push_back(i);
   }
   struct Arrival {
@@ -28,8 +30,8 @@ struct Inbox {
   const std::shared_ptr<EventFd> owner;  // told of arrivals
 
   std::mutex mutex;
-  std::vector<int> free;               // credits of the far end
-  std::deque<Arrival> arrived;         // at most `window`
+  std::vector<int> free;  // credits of the far end
+  BoundedQueue<Arrival> arrived;
   std::shared_ptr<EventFd> far_owner;  // told of credits and of closing; null until it connects
   bool closed = false;
 };
@@ -83,6 +85,7 @@ class LoopbackTransport final : public Transport {
     const PeerId peer = next_peer_++;
     Link& link = links_[peer];
     link.inbox = std::make_shared<Inbox>(options_, event_);
+    link.queue = BoundedQueue<Pending>(options_.send_queue);
     link.address = hub_->add(link.inbox);
     return peer;
   }
@@ -115,11 +118,11 @@ class LoopbackTransport final : public Transport {
       return absl::InvalidArgumentError(absl::StrCat("message of ", message.bytes(),
                                                      " bytes, limit ", options_.max_message_bytes));
     }
-    if (link->queue.size() >= static_cast<size_t>(options_.send_queue)) {
+    if (link->queue.full()) {
       return absl::ResourceExhaustedError(
           absl::StrCat("link ", peer, ": ", link->queue.size(), " sends are waiting"));
     }
-    link->queue.push_back({message, cookie});
+    link->queue.push({message, cookie});
     dirty_ = true;
     return absl::OkStatus();
   }
@@ -203,8 +206,8 @@ class LoopbackTransport final : public Transport {
     std::string address;
     std::shared_ptr<Inbox> inbox;  // ours
     std::shared_ptr<Inbox> far;    // null until connected
-    std::deque<Pending> queue;     // at most options_.send_queue
-    int receipts = 0;              // buffers that the listener holds
+    BoundedQueue<Pending> queue;
+    int receipts = 0;  // buffers that the listener holds
     bool open = true;
     bool lost = false;
   };
@@ -221,8 +224,7 @@ class LoopbackTransport final : public Transport {
       {
         std::lock_guard<std::mutex> lock(link->inbox->mutex);
         if (link->inbox->arrived.empty()) break;
-        arrival = link->inbox->arrived.front();
-        link->inbox->arrived.pop_front();
+        arrival = link->inbox->arrived.pop();
       }
       ++link->receipts;
       moved = true;
@@ -244,8 +246,7 @@ class LoopbackTransport final : public Transport {
         buffer = far.free.back();
         far.free.pop_back();
       }
-      const Pending pending = link.queue.front();
-      link.queue.pop_front();
+      const Pending pending = link.queue.pop();
       const Message& message = pending.message;
       std::byte* to = far.buffers.at(buffer);
       if (!message.head.empty()) std::memcpy(to, message.head.data(), message.head.size());
@@ -254,7 +255,7 @@ class LoopbackTransport final : public Transport {
       }
       {
         std::lock_guard<std::mutex> lock(far.mutex);
-        far.arrived.push_back({buffer, message.bytes()});
+        far.arrived.push({buffer, message.bytes()});
       }
       tell(far.owner);
       sent_.push_back({peer, pending.cookie, absl::OkStatus()});
@@ -282,8 +283,7 @@ class LoopbackTransport final : public Transport {
   }
 
   void end_link(Link& link, const absl::Status& status, PeerId peer) {
-    for (const Pending& pending : link.queue) sent_.push_back({peer, pending.cookie, status});
-    link.queue.clear();
+    while (!link.queue.empty()) sent_.push_back({peer, link.queue.pop().cookie, status});
   }
 
   bool report_sent() {

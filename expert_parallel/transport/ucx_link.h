@@ -1,13 +1,13 @@
-// One end of a UCX link: posted receives, sends under way, credits. Plain state; ucx_transport.cc
-// moves it.
+// One end of a UCX link: posted receives, sends under way, credits. Plain state; ucx_receives.cc
+// and ucx_sends.cc move it, UcxTransport owns it.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "expert_parallel/transport/aligned_block.h"
+#include "expert_parallel/transport/bounded_queue.h"
 #include "expert_parallel/transport/transport.h"
 
 struct ucp_ep;
@@ -24,6 +24,25 @@ constexpr uint32_t tag_credits(uint64_t tag) { return (tag & kCreditsMask) >> 48
 constexpr int kMaxWindow = 0xfff;
 
 struct Link;
+class Worker;
+
+// What has happened and the listener has not heard yet; callbacks of UCX write here.
+struct Outcomes {
+  struct Arrival {
+    Link* link;
+    int buffer;
+    size_t bytes;
+  };
+  struct Sent {
+    PeerId peer;
+    uint64_t cookie;
+    absl::Status status;
+  };
+  std::vector<Arrival> arrivals;
+  std::vector<Sent> sent;
+  bool failed = false;  // some link has a failure to report
+  bool empty() const { return arrivals.empty() && sent.empty() && !failed; }
+};
 
 // As UCX describes the pieces of a message.
 struct MessagePart {
@@ -45,15 +64,20 @@ struct SendSlot {
   MessagePart parts[2];
 };
 
-// One end of a link. Lives until it is closed and UCX and the listener have given everything back.
+// Lives until it is closed and UCX and the listener have given everything back.
 struct Link {
-  Link(void* owner, PeerId peer, const TransportOptions& options, uint16_t nonce)
-      : owner(owner),
+  Link(Worker& worker, Outcomes& outcomes, PeerId peer, const TransportOptions& options,
+       uint16_t nonce)
+      : worker(worker),
+        outcomes(outcomes),
         peer(peer),
         nonce(nonce),
+        window(options.window),
+        max_message_bytes(options.max_message_bytes),
         buffers(options.window, options.max_message_bytes),
         receives(2 * options.window + 1),
-        sends(options.send_queue) {
+        sends(options.send_queue),
+        waiting(options.send_queue) {
     for (int i = 0; i < 2 * options.window + 1; ++i) {
       receives[i] = {.link = this, .buffer = i < options.window ? i : -1};
     }
@@ -66,15 +90,24 @@ struct Link {
   bool given_back() const {
     return posted == 0 && in_flight == 0 && receipts == 0 && unreported == 0 && closing == nullptr;
   }
+  // The first failure counts; the listener hears of it in the next progress().
+  void fail(const absl::Status& why) {
+    if (!open || !failure.ok()) return;
+    failure = why;
+    outcomes.failed = true;
+  }
 
-  void* const owner;  // the transport
+  Worker& worker;
+  Outcomes& outcomes;
   const PeerId peer;
   const uint16_t nonce;
+  const int window;
+  const size_t max_message_bytes;
   const AlignedBlock buffers;
   std::vector<ReceiveSlot> receives;
   std::vector<SendSlot> sends;
   std::vector<SendSlot*> free_sends;
-  std::deque<SendSlot*> waiting;  // for a credit; at most sends.size()
+  BoundedQueue<SendSlot*> waiting;  // for a credit
   ucp_ep* endpoint = nullptr;
   void* closing = nullptr;
   uint32_t far_link = 0;

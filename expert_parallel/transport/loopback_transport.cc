@@ -87,6 +87,10 @@ class LoopbackTransport final : public Transport {
     link.inbox = std::make_shared<Inbox>(options_, event_);
     link.queue = BoundedQueue<Pending>(options_.send_queue);
     link.address = hub_->add(link.inbox);
+    scratch_.reserve(links_.size());
+    // What links can have outstanding, so that nothing grows while they run.
+    sent_.reserve(links_.size() * options_.send_queue);
+    reporting_.reserve(links_.size() * options_.send_queue);
     return peer;
   }
 

@@ -14,11 +14,13 @@ int main(int argc, char** argv) {
                          "  brigade generate --prompt 'Once upon a time'\n"
                          "  brigade status\n"
                          "  brigade bench --prompts prompts.jsonl --concurrency 8\n"
-                         "  brigade inspect models/demo/target\n\n") +
+                         "  brigade inspect models/demo/target\n"
+                         "  brigade validate deploy/configs/one_host_cpu.yaml\n\n") +
              launcher::kExitCodesHelp);
   const std::vector<launcher::Verb> verbs = {
       launcher::add_generate_verb(app), launcher::add_status_verb(app),
-      launcher::add_bench_verb(app), launcher::add_inspect_verb(app)};
+      launcher::add_bench_verb(app), launcher::add_inspect_verb(app),
+      launcher::add_validate_verb(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -20,6 +20,7 @@ Verb add_generate_verb(CLI::App& root);
 Verb add_status_verb(CLI::App& root);
 Verb add_bench_verb(CLI::App& root);
 Verb add_inspect_verb(CLI::App& root);
+Verb add_validate_verb(CLI::App& root);
 
 // --server, TLS and token flags, shared by the verbs that talk to a server.
 void add_connect_flags(CLI::App& app, ConnectOptions* options);

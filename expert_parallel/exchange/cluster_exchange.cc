@@ -59,6 +59,8 @@ ClusterExchange::ClusterExchange(WorkerLinks& links, const ExpertShard* shard,
       sent_(rank_of_term_.size()),
       sent_by_(rank_of_term_.size()) {
   parked_.reserve(config.max_rows);
+  counters_.replayed_rows_by_layer =
+      std::vector<std::atomic<uint64_t>>(config.geometry.moe_layers);
 }
 
 ClusterExchange::~ClusterExchange() {
@@ -265,6 +267,7 @@ Rank ClusterExchange::replan(int32_t term, const ClusterView& before) {
   if ((lost || declined) && row != last_replayed_row_) {
     last_replayed_row_ = row;
     add(counters_.replayed_rows, 1);
+    add(counters_.replayed_rows_by_layer[layer_.moe_layer], 1);
   }
   sent_[term] = kNotSent;
   return next;

@@ -42,6 +42,7 @@ struct ExchangeCounters {
   // Terms that were declined by the very rank that the current view names: they wait for another
   // view.
   std::atomic<uint64_t> declined_by_holder{0};
+  std::vector<std::atomic<uint64_t>> replayed_rows_by_layer;  // by MoE layer
 };
 
 class ClusterExchange final : public Exchange, public AnswerSink {

@@ -168,6 +168,8 @@ void Membership::assign_layer(int moe_layer, std::vector<std::vector<ExpertKey>>
   const int count = static_cast<int>(ranks.size());
   const int low = config_.experts / count;
   int may_exceed = config_.experts % count;  // so many ranks may carry low + 1
+  // Who carries one more alternates from layer to layer, so that totals are even too.
+  std::rotate(ranks.begin(), ranks.begin() + moe_layer * may_exceed % count, ranks.end());
   std::vector<int> carried(workers_.size() + 1, 0);
   std::vector<int> unassigned;
   const auto owner = [&](const Expert& expert) {

@@ -115,6 +115,17 @@ TEST(Membership, ExpertsAreHandedOutWhenAllExpectedWorkersAreThere) {
   EXPECT_EQ(cluster.count(kCoordinator), 0);
 }
 
+TEST(Membership, SharesAreEvenOverAllLayersTogether) {
+  Cluster cluster({.moe_layers = 7, .experts = 10, .expected_workers = 7});
+  for (const char* id : {"a", "b", "c", "d", "e", "f", "g"}) cluster.join(id);
+  cluster.finish_all_loads();
+  for (Rank rank = 0; rank < 7; ++rank) {
+    int held = 0;
+    for (int layer = 0; layer < 7; ++layer) held += cluster.count(rank, layer);
+    EXPECT_EQ(held, 10) << "rank " << rank;
+  }
+}
+
 // vllm-project/vllm issue 39942: one dead peer blocked all others for ever.
 TEST(Membership, ALostWorkersExpertsAreParkedThenLoadedBySurvivors) {
   Cluster cluster({.moe_layers = 2, .experts = 6, .expected_workers = 3});

@@ -1,0 +1,211 @@
+#include "runtime/cluster/cluster_control.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/core/check.h"
+#include "kernels/core/status.h"
+
+namespace brigade::runtime {
+namespace {
+
+constexpr size_t kMaxIdBytes = 256;
+// Calls into the progress thread; it is never busy for long.
+constexpr absl::Duration kLinkCallTimeout = absl::Seconds(5);
+
+}  // namespace
+
+ClusterControl::ClusterControl(const ClusterSettings& settings, expert_parallel::WorkerLinks& links,
+                               ViewBoard& board, LocalExpertsHome& home, absl::Time now)
+    : settings_(settings),
+      links_(links),
+      board_(board),
+      home_(home),
+      membership_(settings.membership()),
+      checksums_(size_t(settings.geometry.moe_layers) * settings.geometry.experts),
+      now_(now),
+      join_deadline_(now + settings.join_deadline),
+      next_beat_(now),
+      promised_(absl::InfiniteFuture()),
+      blame_from_(now) {}
+
+void ClusterControl::log(const std::string& line) const {
+  if (settings_.log) settings_.log(line);
+}
+
+void ClusterControl::opened(uint64_t session, std::shared_ptr<ControlSession> stream,
+                            absl::Time now) {
+  sessions_[session] = {.stream = std::move(stream), .opened_at = now, .last_heard = now};
+}
+
+void ClusterControl::said(uint64_t id, WorkerSays message, absl::Time now) {
+  now_ = now;
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end() || found->second.ending) return;
+  Session& session = found->second;
+  session.last_heard = now;
+  const bool first = std::holds_alternative<Registration>(message);
+  if (first == session.registered) {
+    end_session(session, absl::InvalidArgumentError(first ? "registered twice on one stream"
+                                                          : "the first message must register"));
+  } else {
+    std::visit([&](auto& m) { on(id, session, std::move(m)); }, message);
+  }
+  settle(now);
+  if (const auto still = sessions_.find(id); still != sessions_.end() && !still->second.ending) {
+    still->second.stream->handled();
+  }
+}
+
+void ClusterControl::ended(uint64_t id, const absl::Status& why, absl::Time now) {
+  now_ = now;
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return;
+  const Session session = std::move(found->second);
+  sessions_.erase(found);
+  if (!session.registered || slot(session.rank).session != id) return;
+  slot(session.rank).session = 0;
+  if (!stopping_) suspect(session.rank, Evidence::kControlStreamLost, std::string(why.message()));
+  settle(now);
+}
+
+void ClusterControl::link_lost(Rank rank, uint64_t incarnation, const absl::Status& why,
+                               absl::Time now) {
+  now_ = now;
+  if (slot(rank).incarnation != incarnation || stopping_) return;
+  suspect(rank, Evidence::kTransportError, std::string(why.message()));
+  settle(now);
+}
+
+void ClusterControl::local_loaded(std::vector<ExpertKey> keys, const absl::Status& status,
+                                  absl::Time now) {
+  constexpr absl::Duration kRetry = absl::Seconds(2);
+  now_ = now;
+  if (!status.ok()) {
+    log(absl::StrCat("the coordinator cannot load ", keys.size(),
+                     " experts and tries again: ", std::string(status.message())));
+    local_orders_.push_back({Order::Kind::kLoad, std::move(keys), 0, now + kRetry});
+  } else {
+    CHECK(submit(ExpertsLoaded{kCoordinator, 0, std::move(keys)}).ok());
+  }
+  settle(now);
+}
+
+void ClusterControl::on(uint64_t id, Session& session, Registration message) {
+  const absl::Status status = register_worker(id, session, message);
+  if (status.ok()) return;
+  ++refused_;
+  log(absl::StrCat("refused: ", std::string(status.message())));
+  end_session(session, status);
+}
+
+absl::Status ClusterControl::register_worker(uint64_t id, Session& session,
+                                             const Registration& message) {
+  if (stopping_) return absl::UnavailableError("the coordinator is stopping");
+  if (message.worker_id.empty() || message.worker_id.size() > kMaxIdBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("worker_id must have from 1 to ", kMaxIdBytes, " bytes"));
+  }
+  if (message.incarnation == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("worker ", message.worker_id, ": the incarnation must not be 0"));
+  }
+  RETURN_IF_ERROR(check_identity(message.worker_id,
+                                 {message.build_version, message.model_fingerprint,
+                                  message.numerics_id, message.numerics_text},
+                                 settings_.identity));
+  joining_session_ = id;
+  const absl::Status joined = submit(WorkerJoined{message.worker_id, message.incarnation});
+  joining_session_ = 0;
+  RETURN_IF_ERROR(joined);
+  if (!session.registered) {
+    return absl::AlreadyExistsError(absl::StrCat("worker ", message.worker_id, ", incarnation ",
+                                                 message.incarnation, " is registered already"));
+  }
+  Slot& taken = slot(session.rank);
+  taken.about = message;
+  ++joined_;
+  log(absl::StrCat("worker ", message.worker_id, " on ", message.host, " (", message.device,
+                   ") joined as rank ", session.rank));
+  return absl::OkStatus();
+}
+
+void ClusterControl::on(uint64_t, Session& session, LinkOffer message) {
+  Slot& rank = slot(session.rank);
+  if (rank.connected) {
+    return suspect(session.rank, Evidence::kWrongData, "offered a second data link");
+  }
+  const absl::Status status =
+      links_.connect(session.rank, message.data_address, now_ + kLinkCallTimeout);
+  if (!status.ok()) {
+    return suspect(session.rank, Evidence::kTransportError, std::string(status.message()));
+  }
+  rank.connected = true;
+  session.stream->send(LinkUp{});
+}
+
+// Keys that exist; a checksum that differs from another holder's means other bytes.
+absl::Status ClusterControl::check_report(const LoadReport& report) {
+  const expert_parallel::ExpertGeometry& geometry = settings_.geometry;
+  if (report.checksums.size() != report.keys.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("reports ", report.keys.size(), " experts with ",
+                                                   report.checksums.size(), " checksums"));
+  }
+  for (size_t i = 0; i < report.keys.size(); ++i) {
+    const ExpertKey& key = report.keys[i];
+    if (key.moe_layer < 0 || key.moe_layer >= geometry.moe_layers || key.expert < 0 ||
+        key.expert >= geometry.experts) {
+      return absl::InvalidArgumentError(absl::StrCat("reports expert ", key.expert,
+                                                     " of MoE layer ", key.moe_layer,
+                                                     ", which does not exist"));
+    }
+    uint64_t& known = checksums_[size_t(key.moe_layer) * geometry.experts + key.expert];
+    if (known == 0) known = report.checksums[i];
+    if (known != report.checksums[i]) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "expert ", key.expert, " of MoE layer ", key.moe_layer, " has checksum ",
+          absl::Hex(report.checksums[i]), ", it had ", absl::Hex(known), " elsewhere"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void ClusterControl::on(uint64_t, Session& session, LoadReport message) {
+  if (const absl::Status status = check_report(message); !status.ok()) {
+    return suspect(session.rank, Evidence::kWrongData, std::string(status.message()));
+  }
+  Slot& rank = slot(session.rank);
+  rank.resident_bytes = message.resident_bytes;
+  CHECK(submit(ExpertsLoaded{session.rank, rank.incarnation, std::move(message.keys)}).ok());
+}
+
+void ClusterControl::on(uint64_t, Session& session, LoadFailure message) {
+  suspect(session.rank, Evidence::kLoadFailed, message.reason);
+}
+
+void ClusterControl::on(uint64_t, Session& session, WorkerBeat message) {
+  slot(session.rank).resident_bytes = message.resident_bytes;
+  slot(session.rank).beat = message;
+}
+
+void ClusterControl::on(uint64_t, Session& session, LeaveWish message) {
+  log(absl::StrCat("rank ", session.rank, " wants to leave: ", message.reason));
+  CHECK(submit(WorkerLeaving{session.rank, slot(session.rank).incarnation}).ok());
+}
+
+void ClusterControl::end_session(Session& session, const absl::Status& status) {
+  if (std::exchange(session.ending, true)) return;
+  session.stream->end(status);
+}
+
+ClusterControl::Session* ClusterControl::session_of(Rank rank) {
+  const auto found = sessions_.find(slot(rank).session);
+  return found == sessions_.end() ? nullptr : &found->second;
+}
+
+void ClusterControl::suspect(Rank rank, Evidence evidence, const std::string& detail) {
+  if (slot(rank).dismissing) return finish_dismissal(rank);
+  CHECK(submit(WorkerSuspected{rank, slot(rank).incarnation, evidence, detail}).ok());
+}
+
+}  // namespace brigade::runtime

@@ -115,7 +115,7 @@ absl::Status ExpertShard::load(kernels::Stream& stream, int moe_layer, int exper
   return insert(std::move(prepared));
 }
 
-absl::Status ExpertShard::unload(int moe_layer, int expert) {
+absl::StatusOr<PreparedExpert> ExpertShard::remove(int moe_layer, int expert) {
   RETURN_IF_ERROR(check_index(moe_layer, expert));
   Slot& slot = slots_[size_t(moe_layer) * geometry_.experts + expert];
   if (!slot.loaded) {
@@ -123,8 +123,13 @@ absl::Status ExpertShard::unload(int moe_layer, int expert) {
         absl::StrCat("expert ", expert, " of MoE layer ", moe_layer, " is not loaded"));
   }
   resident_bytes_ -= slot.packed.bytes();
+  PreparedExpert removed = std::move(slot.packed);
   slot = Slot();
-  return absl::OkStatus();
+  return removed;
+}
+
+absl::Status ExpertShard::unload(int moe_layer, int expert) {
+  return remove(moe_layer, expert).status();
 }
 
 bool ExpertShard::holds(int moe_layer, int expert) const {

@@ -60,7 +60,9 @@ class ExpertShard {
   absl::Status insert(PreparedExpert expert);
   // Both at once. ALREADY_EXISTS before any work.
   absl::Status load(kernels::Stream& stream, int moe_layer, int expert, const ExpertSource& source);
-  // Frees the expert's memory.
+  // Takes an expert out of its slot: again a few pointers; whoever gets it frees it, on any thread.
+  absl::StatusOr<PreparedExpert> remove(int moe_layer, int expert);
+  // Removes and frees.
   absl::Status unload(int moe_layer, int expert);
   bool holds(int moe_layer, int expert) const;
   // Packed bytes in slots.

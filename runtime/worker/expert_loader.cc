@@ -1,0 +1,215 @@
+#include "runtime/worker/expert_loader.h"
+
+#include <malloc.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/core/check.h"
+#include "kernels/core/status.h"
+
+namespace brigade::runtime::worker {
+namespace {
+
+using expert_parallel::ExpertShard;
+using expert_parallel::PreparedExpert;
+
+// Slots changed within one turn of the owner: few enough to hold up no answer.
+constexpr size_t kChangesPerTurn = 64;
+
+std::vector<std::pair<int, int>> keys_of(const ExpertRanges& ranges) {
+  std::vector<std::pair<int, int>> keys;
+  for (const ExpertRange& range : ranges) {
+    for (const int expert : range.experts) keys.push_back({range.moe_layer, expert});
+  }
+  return keys;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ExpertLoader>> ExpertLoader::create(
+    const OpenedModel& model, kernels::Device& device, ExpertShard& shard, int64_t memory_limit,
+    RunOnOwner run_on_owner, LoadReport report) {
+  ASSIGN_OR_RETURN(std::unique_ptr<kernels::Stream> stream, device.create_stream());
+  return std::unique_ptr<ExpertLoader>(new ExpertLoader(
+      model, std::move(stream), shard, memory_limit, std::move(run_on_owner), std::move(report)));
+}
+
+ExpertLoader::ExpertLoader(const OpenedModel& model, std::unique_ptr<kernels::Stream> stream,
+                           ExpertShard& shard, int64_t memory_limit, RunOnOwner run_on_owner,
+                           LoadReport report)
+    : checkpoint_(*model.checkpoint),
+      reader_(model.tensors),
+      stream_(std::move(stream)),
+      shard_(shard),
+      memory_limit_(memory_limit),
+      run_on_owner_(std::move(run_on_owner)),
+      report_(std::move(report)) {}
+
+ExpertLoader::~ExpertLoader() { stop(); }
+
+void ExpertLoader::start() {
+  thread_ = std::thread([this] { run(); });
+}
+
+void ExpertLoader::stop() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    ++epoch_;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void ExpertLoader::load(uint64_t incarnation, LoadExperts command, bool drop_others) {
+  enqueue({.incarnation = incarnation,
+           .is_load = true,
+           .drop_others = drop_others,
+           .number = command.command,
+           .experts = std::move(command.experts)});
+}
+
+void ExpertLoader::release(uint64_t incarnation, ReleaseExperts command) {
+  enqueue({.incarnation = incarnation,
+           .is_load = false,
+           .number = command.command,
+           .experts = std::move(command.experts)});
+}
+
+void ExpertLoader::enqueue(Command command) {
+  const uint64_t incarnation = command.incarnation;
+  const int64_t number = command.number;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (commands_.size() < kMaxCommands) {
+      command.epoch = epoch_;
+      commands_.push_back(std::move(command));
+      changed_.notify_all();
+      return;
+    }
+  }
+  report_(incarnation, LoadFailed{number, absl::StrCat(kMaxCommands, " commands wait already")});
+}
+
+void ExpertLoader::abandon() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ++epoch_;
+  commands_.clear();
+}
+
+void ExpertLoader::run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stopping_ || !commands_.empty(); });
+    if (stopping_) return;
+    const Command command = std::move(commands_.front());
+    commands_.pop_front();
+    lock.unlock();
+    carry_out(command);
+    lock.lock();
+  }
+}
+
+bool ExpertLoader::current(const Command& command) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return command.epoch == epoch_;
+}
+
+void ExpertLoader::carry_out(const Command& command) {
+  if (!command.is_load) {
+    std::vector<Key> keys = keys_of(command.experts);
+    std::erase_if(keys, [this](const Key& key) { return held_.count(key) == 0; });
+    (void)unload(keys);  // fails only where the owner has stopped
+    return;
+  }
+  std::vector<Key> fresh;
+  const absl::Status status = carry_out_load(command, &fresh);
+  if (!current(command)) return;
+  if (status.ok()) {
+    report_(command.incarnation, report_of(command));
+    return;
+  }
+  (void)unload(fresh);
+  report_(command.incarnation, LoadFailed{command.number, std::string(status.message())});
+}
+
+absl::Status ExpertLoader::carry_out_load(const Command& command, std::vector<Key>* fresh) {
+  const std::vector<Key> keys = keys_of(command.experts);
+  const std::set<Key> wanted(keys.begin(), keys.end());
+  for (const auto& [layer, expert] : wanted) {
+    if (reader_.find(layer, expert) == nullptr)
+      return absl::InvalidArgumentError(
+          absl::StrCat("the model has no expert ", expert, " in MoE layer ", layer));
+  }
+  if (command.drop_others) {
+    std::vector<Key> others;
+    for (const auto& [key, checksum] : held_) {
+      if (wanted.count(key) == 0) others.push_back(key);
+    }
+    RETURN_IF_ERROR(unload(others));
+  }
+  std::vector<Key> missing;
+  for (const Key& key : wanted) {
+    if (held_.count(key) == 0) missing.push_back(key);
+  }
+  RETURN_IF_ERROR(check_room(missing));
+  absl::Status status;
+  for (const Key& key : missing) {
+    if (!current(command)) break;
+    status = load_one(key);
+    if (!status.ok()) break;
+    fresh->push_back(key);
+  }
+  checkpoint_.drop_pages();
+  return status;
+}
+
+absl::Status ExpertLoader::check_room(const std::vector<Key>& missing) const {
+  const auto needed = static_cast<int64_t>((held_.size() + missing.size()) * shard_.expert_bytes());
+  if (memory_limit_ == 0 || missing.empty() || needed <= memory_limit_) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(missing.size(), " more experts make ", needed,
+                                                   " bytes of packed weights, --memory ", "allows ",
+                                                   memory_limit_));
+}
+
+absl::Status ExpertLoader::load_one(Key key) {
+  ASSIGN_OR_RETURN(PreparedExpert prepared,
+                   reader_.prepare(shard_, *stream_, key.first, key.second));
+  checkpoint_.drop_pages();
+  const uint64_t checksum = prepared.checksum;
+  absl::Status inserted;
+  RETURN_IF_ERROR(run_on_owner_([&] { inserted = shard_.insert(std::move(prepared)); }));
+  RETURN_IF_ERROR(inserted);
+  held_[key] = checksum;
+  return absl::OkStatus();
+}
+
+absl::Status ExpertLoader::unload(const std::vector<Key>& keys) {
+  for (size_t first = 0; first < keys.size(); first += kChangesPerTurn) {
+    const size_t end = std::min(keys.size(), first + kChangesPerTurn);
+    std::vector<PreparedExpert> removed;  // freed here, not on the owner's thread
+    RETURN_IF_ERROR(run_on_owner_([&] {
+      for (size_t i = first; i < end; ++i) {
+        absl::StatusOr<PreparedExpert> expert = shard_.remove(keys[i].first, keys[i].second);
+        CHECK(expert.ok());
+        removed.push_back(*std::move(expert));
+      }
+    }));
+    for (size_t i = first; i < end; ++i) held_.erase(keys[i]);
+  }
+  if (!keys.empty()) malloc_trim(0);  // small experts lie in the heap, which keeps what is freed
+  return absl::OkStatus();
+}
+
+ExpertsLoaded ExpertLoader::report_of(const Command& command) const {
+  ExpertsLoaded loaded{.command = command.number,
+                       .experts = command.experts,
+                       .resident_bytes = static_cast<int64_t>(shard_.resident_bytes())};
+  for (const Key& key : keys_of(command.experts)) loaded.checksums.push_back(held_.at(key));
+  return loaded;
+}
+
+}  // namespace brigade::runtime::worker

@@ -1,0 +1,48 @@
+// The expert worker's settings: one typed value from the command line and, if one is named, the
+// cluster file; checked once, printed at start. Data; made before any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "kernels/core/dtype.h"
+#include "runtime/worker/control_stream.h"
+
+namespace brigade::runtime::worker {
+
+struct WorkerConfig {
+  std::string cluster_file;  // says all of the below for the worker `name`; flags win over it
+  std::string name;          // the same name gets the same rank slot; empty: host and process id
+  std::string model;         // folder of the checkpoint
+  DialOptions dial;
+  bool insecure = false;         // dial another host without TLS and token
+  bool trusted_network = false;  // activations may cross the network unencrypted
+  std::string data_interface;    // network device of the data plane; empty: loopback, or any
+  std::string device = "cpu";
+  int threads = 0;                                   // 0: one a core
+  int64_t memory_bytes = 0;                          // for packed experts; 0: no limit
+  std::string wire_dtype = "f32", kv_dtype = "f32";  // of the cluster; part of the numerics
+  absl::Duration rejoin_timeout = absl::Minutes(10);
+  absl::Duration grace = absl::Seconds(30);
+  std::string on_lost_coordinator = "wait";  // or "exit"
+  bool exit_on_stdin_eof = false;
+};
+
+struct ParsedWorkerFlags {
+  WorkerConfig config;
+  int exit_code = -1;  // 0 or more: leave with it (help was printed, or the usage was wrong)
+};
+ParsedWorkerFlags parse_worker_flags(int argc, char** argv);
+
+// INVALID_ARGUMENT names the flag. Fills in threads and name.
+absl::Status check(WorkerConfig* config);
+
+// One line a setting.
+std::string describe(const WorkerConfig& config);
+
+// Of a checked config.
+kernels::DType dtype_of(const std::string& name);
+
+}  // namespace brigade::runtime::worker

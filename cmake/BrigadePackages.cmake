@@ -22,6 +22,7 @@ elseif(BRIGADE_UCX STREQUAL "AUTO" AND NOT BRIGADE_SANITIZE AND NOT BRIGADE_FUZZ
   pkg_check_modules(UCX QUIET IMPORTED_TARGET ucx)
 endif()
 if(BRIGADE_RPC)
+  find_package(OpenSSL REQUIRED)
   find_package(gRPC CONFIG REQUIRED)
   find_package(prometheus-cpp CONFIG REQUIRED)
   find_package(CLI11 CONFIG REQUIRED)

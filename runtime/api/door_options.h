@@ -8,12 +8,20 @@
 
 namespace brigade::runtime {
 
+enum class DoorKind {
+  kApi,      // takes client and operator tokens
+  kControl,  // where workers join; takes worker tokens
+};
+
 struct DoorOptions {
+  DoorKind kind = DoorKind::kApi;
   std::string listen = "127.0.0.1:50051";  // port 0: any free one
   // PEM files; empty: no TLS. With client_ca every client must show a certificate signed by it.
   std::string tls_cert, tls_key, client_ca;
-  // A file with the token that every call (but health) must carry as "authorization: Bearer ...".
-  std::string token_file;
+  // Files with one token each. Once a role that the door takes has one, every call (but health) must
+  // carry one of those as "authorization: Bearer ...". No two roles may share a token, so the files
+  // of the other roles belong here too.
+  std::string token_file, operator_token_file, worker_token_file, draft_token_file;
   bool insecure = false;  // allow a non-loopback address without TLS
   int max_request_bytes = 4 << 20;
   size_t max_open_calls = 4096;

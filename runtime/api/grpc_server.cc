@@ -33,10 +33,18 @@ using RawGeneration = v1::Generation::WithRawCallbackMethod_Generate<
     v1::Generation::WithRawCallbackMethod_GenerateOnce<
         v1::Generation::WithRawCallbackMethod_GetStatus<v1::Generation::Service>>>;
 
+std::string_view authorization_of(const grpc::CallbackServerContext& context) {
+  const auto& metadata = context.client_metadata();
+  const auto given = metadata.find("authorization");
+  if (given == metadata.end()) return {};
+  return {given->second.data(), given->second.size()};
+}
+
 class GenerationService final : public RawGeneration {
  public:
-  GenerationService(const CallServices& services, const RateMeter& rates)
-      : services_(services), rates_(rates) {}
+  GenerationService(const CallServices& services, const RateMeter& rates,
+                    std::shared_ptr<const AccessTokens> tokens)
+      : services_(services), rates_(rates), tokens_(std::move(tokens)) {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override {
@@ -56,8 +64,10 @@ class GenerationService final : public RawGeneration {
     v1::GetStatusRequest message;
     const absl::Status status = parse_message(*request, &message);
     if (status.ok()) {
-      *response = serialize_message(
-          status_to_proto(*services_.state, rates_.rates(), services_.open_calls->size()));
+      v1::GetStatusResponse answer =
+          status_to_proto(*services_.state, rates_.rates(), services_.open_calls->size());
+      if (!may_see_cluster(*tokens_, authorization_of(*context))) answer.clear_cluster();
+      *response = serialize_message(answer);
     }
     reactor->Finish(to_grpc_status(status));
     return reactor;
@@ -66,6 +76,7 @@ class GenerationService final : public RawGeneration {
  private:
   const CallServices& services_;
   const RateMeter& rates_;
+  const std::shared_ptr<const AccessTokens> tokens_;
 };
 
 std::string dial_address(const std::string& listen, int port) {
@@ -77,11 +88,12 @@ std::string dial_address(const std::string& listen, int port) {
 
 // Destroyed in reverse order: the server first, then what its calls use.
 struct GrpcServer::Parts {
-  Parts(const DoorOptions& options, ServingState* state, RequestObserver* observer)
+  Parts(const DoorOptions& options, std::shared_ptr<const AccessTokens> tokens, ServingState* state,
+        RequestObserver* observer)
       : options(options),
         open_calls(options.max_open_calls),
         services{state, &pump, &open_calls, observer},
-        generation(services, rates) {}
+        generation(services, rates, std::move(tokens)) {}
 
   absl::Status listen(std::shared_ptr<grpc::ServerCredentials> credentials);
   void watch();
@@ -140,12 +152,11 @@ void GrpcServer::Parts::watch() {
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::start(const DoorOptions& options,
                                                               ServingState* state,
                                                               RequestObserver* observer) {
-  ASSIGN_OR_RETURN(std::shared_ptr<grpc::ServerCredentials> credentials,
-                   server_credentials(options));
+  ASSIGN_OR_RETURN(DoorCredentials door, server_credentials(options));
   capture_protobuf_log();
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  auto parts = std::make_unique<Parts>(options, state, observer);
-  RETURN_IF_ERROR(parts->listen(std::move(credentials)));
+  auto parts = std::make_unique<Parts>(options, std::move(door.tokens), state, observer);
+  RETURN_IF_ERROR(parts->listen(std::move(door.credentials)));
   parts->pump.start();
   parts->watcher = std::thread([raw = parts.get()] { raw->watch(); });
   return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(parts)));

@@ -2,41 +2,41 @@
 
 #include <grpcpp/security/auth_metadata_processor.h>
 #include <grpcpp/security/server_credentials.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
 
-#include <cstdint>
-#include <fstream>
+#include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "absl/strings/str_join.h"
 #include "kernels/core/status.h"
+#include "runtime/api/certificate_check.h"
 
 namespace brigade::runtime {
 namespace {
 
-constexpr size_t kMaxSecretFileBytes = 1 << 20;
-constexpr size_t kMinTokenBytes = 16;
+// How often the files are looked at for new certificates; gRPC takes whole seconds.
+constexpr unsigned int kReloadSeconds = 1;
 
-absl::StatusOr<std::string> read_secret(const std::string& path, const char* flag) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::InvalidArgumentError(absl::StrCat(flag, ": cannot read ", path));
-  std::string text(kMaxSecretFileBytes, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.empty()) return absl::InvalidArgumentError(absl::StrCat(flag, ": ", path, " is empty"));
-  return text;
-}
-
-// Refuses calls without the token. Health is open: probes carry none and learn two bits.
+// What a door asks of tokens: the roles it takes, when any of them has a token.
 class TokenCheck final : public grpc::AuthMetadataProcessor {
  public:
-  explicit TokenCheck(std::string token) : expected_("Bearer " + std::move(token)) {}
+  TokenCheck(std::shared_ptr<const AccessTokens> tokens, std::vector<Role> taken)
+      : tokens_(std::move(tokens)), taken_(std::move(taken)) {
+    std::vector<std::string> names;
+    for (const Role role : taken_) names.emplace_back(role_name(role));
+    needed_ = absl::StrCat(absl::StrJoin(names, " or "), " token");
+  }
 
   bool IsBlocking() const override { return false; }
 
-  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata* consumed,
+  // Health is open: probes carry no token and learn two bits. The header stays for the call, which
+  // may look at the role again.
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata*,
                        OutputMetadata*) override {
     const auto path = metadata.find(":path");
     if (path != metadata.end() && path->second.starts_with("/grpc.health.v1.Health/")) {
@@ -45,35 +45,58 @@ class TokenCheck final : public grpc::AuthMetadataProcessor {
     const auto given = metadata.find("authorization");
     if (given == metadata.end()) {
       return {grpc::StatusCode::UNAUTHENTICATED,
-              "authorization: missing; send Bearer and the token"};
+              absl::StrCat("authorization: missing; send Bearer and a ", needed_)};
     }
-    if (!equal_in_constant_time({given->second.data(), given->second.size()}, expected_)) {
-      return {grpc::StatusCode::UNAUTHENTICATED, "authorization: not the server's token"};
+    const auto role = tokens_->role_of({given->second.data(), given->second.size()});
+    if (!role) {
+      return {grpc::StatusCode::UNAUTHENTICATED, "authorization: not a token of this server"};
     }
-    consumed->insert({"authorization", std::string(given->second.data(), given->second.size())});
+    if (std::find(taken_.begin(), taken_.end(), *role) == taken_.end()) {
+      return {grpc::StatusCode::PERMISSION_DENIED,
+              absl::StrCat("authorization: this port needs a ", needed_)};
+    }
     return grpc::Status::OK;
   }
 
  private:
-  const std::string expected_;
+  const std::shared_ptr<const AccessTokens> tokens_;
+  const std::vector<Role> taken_;
+  std::string needed_;
 };
 
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> tls_credentials(
-    const DoorOptions& options) {
-  grpc::SslServerCredentialsOptions::PemKeyCertPair pair;
-  ASSIGN_OR_RETURN(pair.private_key, read_secret(options.tls_key, "--tls-key"));
-  ASSIGN_OR_RETURN(pair.cert_chain, read_secret(options.tls_cert, "--tls-cert"));
-  grpc::SslServerCredentialsOptions ssl(
-      options.client_ca.empty() ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
-                                : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  if (!options.client_ca.empty()) {
-    ASSIGN_OR_RETURN(ssl.pem_root_certs, read_secret(options.client_ca, "--client-ca"));
-  }
-  ssl.pem_key_cert_pairs.push_back(std::move(pair));
-  return grpc::SslServerCredentials(ssl);
+const char* listen_flag(DoorKind kind) {
+  return kind == DoorKind::kApi ? "--listen" : "--control-listen";
 }
 
-absl::Status check_protection(const DoorOptions& options, bool loopback) {
+std::vector<Role> roles_taken(DoorKind kind) {
+  return kind == DoorKind::kApi ? std::vector{Role::kClient, Role::kOperator}
+                                : std::vector{Role::kWorker};
+}
+
+const char* token_flag(DoorKind kind) {
+  return kind == DoorKind::kApi ? "--token-file" : "--worker-token-file";
+}
+
+// Certificates are read again when their files change; connections that are open stay.
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> tls_credentials(
+    const DoorOptions& options) {
+  RETURN_IF_ERROR(check_key_and_certificate(options.tls_key, options.tls_cert));
+  if (!options.client_ca.empty()) {
+    RETURN_IF_ERROR(check_authorities(options.client_ca, "--client-ca"));
+  }
+  namespace tls = grpc::experimental;
+  tls::TlsServerCredentialsOptions ssl(std::make_shared<tls::FileWatcherCertificateProvider>(
+      options.tls_key, options.tls_cert, options.client_ca, kReloadSeconds));
+  ssl.watch_identity_key_cert_pairs();
+  if (!options.client_ca.empty()) {
+    ssl.watch_root_certs();
+    ssl.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  }
+  return tls::TlsServerCredentials(ssl);
+}
+
+// `guarded`: some role that the door takes has a token.
+absl::Status check_protection(const DoorOptions& options, bool loopback, bool guarded) {
   const bool tls = !options.tls_cert.empty();
   if (tls == options.tls_key.empty()) {
     return absl::InvalidArgumentError("--tls-cert and --tls-key go together");
@@ -81,38 +104,30 @@ absl::Status check_protection(const DoorOptions& options, bool loopback) {
   if (!options.client_ca.empty() && !tls) {
     return absl::InvalidArgumentError("--client-ca needs --tls-cert and --tls-key");
   }
-  if (loopback || options.insecure) {
-    if (!loopback && !tls && !options.token_file.empty()) {
-      return absl::InvalidArgumentError(
-          "--token-file: the token would travel in clear; add --tls-cert and --tls-key");
-    }
-    return absl::OkStatus();
-  }
-  if (!tls) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--listen ", options.listen,
-        " is not a loopback address: add --tls-cert and --tls-key with --token-file or "
-        "--client-ca, or say --insecure"));
-  }
-  if (options.token_file.empty() && options.client_ca.empty()) {
+  if (loopback) return absl::OkStatus();
+  if (options.insecure) {
+    if (tls || !guarded) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat("--listen ", options.listen,
-                     " is not a loopback address: add --token-file or --client-ca so that not "
-                     "everybody may use it, or say --insecure"));
+        absl::StrCat(token_flag(options.kind),
+                     ": the token would travel in clear; add --tls-cert and --tls-key"));
+  }
+  const std::string what = absl::StrCat(listen_flag(options.kind), " ", options.listen,
+                                        " is not a loopback address: add ");
+  // A client certificate says that somebody is trusted, not that they may join as a worker.
+  const bool api = options.kind == DoorKind::kApi;
+  const char* guard = api ? "--token-file or --client-ca" : "--worker-token-file";
+  if (!tls) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, "--tls-cert and --tls-key with ", guard, ", or say --insecure"));
+  }
+  if (!guarded && !(api && !options.client_ca.empty())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, guard, " so that not everybody may use it, or say --insecure"));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
-
-bool equal_in_constant_time(std::string_view a, std::string_view b) {
-  volatile uint8_t different = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const uint8_t other = b.empty() ? 0 : static_cast<uint8_t>(b[i % b.size()]);
-    different = different | (static_cast<uint8_t>(a[i]) ^ other);
-  }
-  return different == 0;
-}
 
 absl::StatusOr<bool> is_loopback(const std::string& address, const std::string& flag) {
   if (address.starts_with("unix:")) return true;
@@ -133,30 +148,34 @@ absl::StatusOr<bool> is_loopback(const std::string& address, const std::string& 
   return host.find_first_not_of("0123456789.") == std::string::npos;
 }
 
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> server_credentials(
-    const DoorOptions& options) {
-  ASSIGN_OR_RETURN(const bool loopback, is_loopback(options.listen));
-  RETURN_IF_ERROR(check_protection(options, loopback));
-  std::shared_ptr<grpc::ServerCredentials> credentials;
+absl::StatusOr<DoorCredentials> server_credentials(const DoorOptions& options) {
+  ASSIGN_OR_RETURN(const bool loopback, is_loopback(options.listen, listen_flag(options.kind)));
+  ASSIGN_OR_RETURN(AccessTokens read,
+                   AccessTokens::read({options.token_file, options.operator_token_file,
+                                       options.worker_token_file, options.draft_token_file}));
+  DoorCredentials door;
+  door.tokens = std::make_shared<const AccessTokens>(std::move(read));
+  bool guarded = false;
+  for (const Role role : roles_taken(options.kind)) guarded = guarded || door.tokens->has(role);
+  RETURN_IF_ERROR(check_protection(options, loopback, guarded));
   if (!options.tls_cert.empty()) {
-    ASSIGN_OR_RETURN(credentials, tls_credentials(options));
-  } else if (!options.token_file.empty()) {
+    ASSIGN_OR_RETURN(door.credentials, tls_credentials(options));
+  } else if (guarded) {
     // Plain bytes on loopback, but with a place for the token check.
-    credentials = grpc::experimental::LocalServerCredentials(
+    door.credentials = grpc::experimental::LocalServerCredentials(
         options.listen.starts_with("unix:") ? UDS : LOCAL_TCP);
   } else {
-    return grpc::InsecureServerCredentials();
+    door.credentials = grpc::InsecureServerCredentials();
   }
-  if (!options.token_file.empty()) {
-    ASSIGN_OR_RETURN(std::string token, read_secret(options.token_file, "--token-file"));
-    while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
-    if (token.size() < kMinTokenBytes) {
-      return absl::InvalidArgumentError(absl::StrCat("--token-file: the token has ", token.size(),
-                                                     " bytes, needs at least ", kMinTokenBytes));
-    }
-    credentials->SetAuthMetadataProcessor(std::make_shared<TokenCheck>(std::move(token)));
+  if (guarded) {
+    door.credentials->SetAuthMetadataProcessor(
+        std::make_shared<TokenCheck>(door.tokens, roles_taken(options.kind)));
   }
-  return credentials;
+  return door;
+}
+
+bool may_see_cluster(const AccessTokens& tokens, std::string_view authorization) {
+  return !tokens.has(Role::kOperator) || tokens.role_of(authorization) == Role::kOperator;
 }
 
 }  // namespace brigade::runtime

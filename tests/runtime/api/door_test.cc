@@ -8,6 +8,7 @@
 #include "runtime/api/safe_text.h"
 #include "runtime/api/server_credentials.h"
 #include "runtime/tokenizer/utf8.h"
+#include "tests/support/test_certificates.h"
 #include "tests/support/test_server.h"
 
 namespace brigade::tests {
@@ -49,7 +50,9 @@ v1::GetStatusResponse status_of(const TestServer& server) {
 
 TEST(DoorTest, OnlyProtectedAddressesAreOpened) {
   const std::string token = write_file("token", "0123456789abcdef\n");
-  const std::string pem = write_file("pem", "not really a certificate\n");
+  const TestAuthority authority(testing::TempDir(), "door_ca");
+  authority.issue("door");
+  const std::string pem = testing::TempDir() + "door.pem", key = testing::TempDir() + "door.key";
   struct Case {
     runtime::DoorOptions options;
     const char* complaint;  // empty: accepted
@@ -66,12 +69,12 @@ TEST(DoorTest, OnlyProtectedAddressesAreOpened) {
       {{.listen = "0.0.0.0:0", .insecure = true}, ""},
       {{.listen = "0.0.0.0:0", .token_file = token, .insecure = true}, "travel in clear"},
       {{.listen = "0.0.0.0:0", .token_file = token}, "not a loopback address"},
-      {{.listen = "0.0.0.0:0", .tls_cert = pem, .tls_key = pem}, "--token-file or --client-ca"},
-      {{.listen = "0.0.0.0:0", .tls_cert = pem, .tls_key = pem, .token_file = token}, ""},
-      {{.listen = "0.0.0.0:0", .tls_cert = pem, .tls_key = pem, .client_ca = pem}, ""},
+      {{.listen = "0.0.0.0:0", .tls_cert = pem, .tls_key = key}, "--token-file or --client-ca"},
+      {{.listen = "0.0.0.0:0", .tls_cert = pem, .tls_key = key, .token_file = token}, ""},
+      {{.listen = "0.0.0.0:0", .tls_cert = pem, .tls_key = key, .client_ca = pem}, ""},
       {{.listen = "127.0.0.1:0", .tls_cert = pem}, "--tls-key"},
       {{.listen = "127.0.0.1:0", .client_ca = pem}, "--client-ca needs"},
-      {{.listen = "127.0.0.1:0", .tls_cert = "/none", .tls_key = pem}, "cannot read /none"},
+      {{.listen = "127.0.0.1:0", .tls_cert = "/none", .tls_key = key}, "cannot read /none"},
       {{.listen = "127.0.0.1:0", .token_file = "/none"}, "--token-file: cannot read"},
       {{.listen = "127.0.0.1:0", .token_file = write_file("short", "abc")}, "at least 16"},
       {{.listen = "nowhere"}, "expected host:port"},

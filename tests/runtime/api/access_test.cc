@@ -6,6 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/api/server_credentials.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/test_certificates.h"
 #include "tests/support/test_server.h"
 
@@ -20,8 +21,14 @@ using testing::HasSubstr;
 const std::string kClient = "client-0123456789", kOperator = "operator-0123456789",
                   kWorker = "worker-0123456789", kDraft = "draft-0123456789";
 
+// Of all tests of this process.
+const std::string& folder() {
+  static const TempFolder folder;
+  return folder.path();
+}
+
 std::string write_file(const std::string& name, const std::string& text) {
-  const std::string path = testing::TempDir() + "access_" + name;
+  const std::string path = folder() + name;
   std::ofstream(path) << text;
   return path;
 }
@@ -149,8 +156,7 @@ TEST(AccessTest, OperatorsAloneSeeTheCluster) {
 }
 
 TEST(AccessTest, ControlPortOnOtherAddresses) {
-  const std::string folder = testing::TempDir() + "access_";
-  const TestAuthority ca(folder, "door_ca");
+  const TestAuthority ca(folder(), "door_ca");
   ca.issue("door");
   DoorOptions options;
   options.kind = DoorKind::kControl;
@@ -159,9 +165,9 @@ TEST(AccessTest, ControlPortOnOtherAddresses) {
     return std::string(runtime::server_credentials(options).status().message());
   };
   EXPECT_THAT(complaint(), HasSubstr("--control-listen 0.0.0.0:0 is not a loopback address"));
-  options.tls_cert = folder + "door.pem";
-  options.tls_key = folder + "door.key";
-  options.client_ca = folder + "door_ca.pem";
+  options.tls_cert = folder() + "door.pem";
+  options.tls_key = folder() + "door.key";
+  options.client_ca = folder() + "door_ca.pem";
   EXPECT_THAT(complaint(), HasSubstr("add --worker-token-file"))
       << "any client's certificate would do for a worker";
   options.token_file = write_file("door_client", kClient);
@@ -175,14 +181,14 @@ TEST(AccessTest, ControlPortOnOtherAddresses) {
 
 // Mutual TLS and the worker's token together.
 TEST(AccessTest, ControlPortWithCertificates) {
-  const std::string folder = testing::TempDir() + "access_mutual_";
-  const TestAuthority ca(folder, "ca"), other(folder, "other");
+  const std::string mutual = folder() + "mutual_";
+  const TestAuthority ca(mutual, "ca"), other(mutual, "other");
   ca.issue("server");
   ca.issue("peer");
   other.issue("stranger");
   DoorOptions options = door_with_all_tokens();
-  options.tls_cert = folder + "server.pem";
-  options.tls_key = folder + "server.key";
+  options.tls_cert = mutual + "server.pem";
+  options.tls_key = mutual + "server.key";
   options.client_ca = ca.path();
   const ControlDoor door(options);
   const auto text = [](const std::string& path) {
@@ -190,10 +196,10 @@ TEST(AccessTest, ControlPortWithCertificates) {
     return std::string(std::istreambuf_iterator<char>(file), {});
   };
   const auto shown = [&](const std::string& authority, const std::string& identity) {
-    grpc::SslCredentialsOptions ssl{text(folder + authority + ".pem")};
+    grpc::SslCredentialsOptions ssl{text(mutual + authority + ".pem")};
     if (!identity.empty()) {
-      ssl.pem_cert_chain = text(folder + identity + ".pem");
-      ssl.pem_private_key = text(folder + identity + ".key");
+      ssl.pem_cert_chain = text(mutual + identity + ".pem");
+      ssl.pem_private_key = text(mutual + identity + ".key");
     }
     return grpc::SslCredentials(ssl);
   };

@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/api/server_credentials.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/test_certificates.h"
 #include "tests/support/test_server.h"
 
@@ -25,17 +26,13 @@ std::string read_file(const std::string& path) {
 // files.
 class TlsTest : public testing::Test {
  protected:
-  TlsTest()
-      : prefix_(testing::TempDir() + testing::UnitTest::GetInstance()->current_test_info()->name() +
-                "_"),
-        ca_(prefix_, "ca"),
-        other_(prefix_, "other") {
+  TlsTest() : ca_(folder_.path(), "ca"), other_(folder_.path(), "other") {
     ca_.issue("server");
     ca_.issue("client");
     other_.issue("stranger");
   }
 
-  std::string path(const std::string& name) const { return prefix_ + name; }
+  std::string path(const std::string& name) const { return folder_.path() + name; }
 
   runtime::DoorOptions door(const std::string& client_ca = "") const {
     runtime::DoorOptions options;
@@ -78,7 +75,18 @@ class TlsTest : public testing::Test {
     return call(channel(server, ca, identity), token);
   }
 
-  const std::string prefix_;
+  // Until new connections end so; the server looks at its files every second.
+  bool comes_to(grpc::StatusCode code, const TestServer& server, const std::string& ca,
+                const std::string& identity) const {
+    const absl::Time deadline = absl::Now() + absl::Seconds(10);
+    while (call(server, ca, identity) != code) {
+      if (absl::Now() > deadline) return false;
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+    return true;
+  }
+
+  const TempFolder folder_;
   const TestAuthority ca_, other_;
 };
 
@@ -117,7 +125,7 @@ TEST_F(TlsTest, CertificatesAreTakenUpWhenTheyChange) {
   ASSERT_EQ(call(open), grpc::StatusCode::OK);
   ASSERT_EQ(call(server, "other.pem", ""), grpc::StatusCode::UNAVAILABLE);
   other_.issue("server");
-  EXPECT_TRUE(eventually([&] { return call(server, "other.pem", "") == grpc::StatusCode::OK; }));
+  EXPECT_TRUE(comes_to(grpc::StatusCode::OK, server, "other.pem", ""));
   EXPECT_EQ(call(server, "ca.pem", ""), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(call(open), grpc::StatusCode::OK);
 }
@@ -128,8 +136,7 @@ TEST_F(TlsTest, ClientAuthoritiesAreTakenUpWhenTheyChange) {
   std::ofstream(path("servers.pem")) << read_file(path("ca.pem"));
   ASSERT_EQ(call(server, "servers.pem", "stranger"), grpc::StatusCode::UNAVAILABLE);
   std::rename(path("other.pem").c_str(), path("ca.pem").c_str());
-  EXPECT_TRUE(
-      eventually([&] { return call(server, "servers.pem", "stranger") == grpc::StatusCode::OK; }));
+  EXPECT_TRUE(comes_to(grpc::StatusCode::OK, server, "servers.pem", "stranger"));
   EXPECT_EQ(call(server, "servers.pem", "client"), grpc::StatusCode::UNAVAILABLE);
 }
 
@@ -137,10 +144,9 @@ TEST_F(TlsTest, ClientAuthoritiesAreTakenUpWhenTheyChange) {
 TEST_F(TlsTest, ExpiredAndRenewed) {
   TestServer server({}, door());
   ca_.issue("server", -absl::Minutes(1));
-  EXPECT_TRUE(
-      eventually([&] { return call(server, "ca.pem", "") == grpc::StatusCode::UNAVAILABLE; }));
+  EXPECT_TRUE(comes_to(grpc::StatusCode::UNAVAILABLE, server, "ca.pem", ""));
   ca_.issue("server");
-  EXPECT_TRUE(eventually([&] { return call(server, "ca.pem", "") == grpc::StatusCode::OK; }));
+  EXPECT_TRUE(comes_to(grpc::StatusCode::OK, server, "ca.pem", ""));
 }
 
 TEST_F(TlsTest, WrongFilesAreNamedBeforeThePortOpens) {

@@ -28,6 +28,9 @@ MAY_INCLUDE = {
     "runtime/scheduler": ["kernels/core", "runtime/request", "runtime/stream", "runtime/model/step_model.h"],
     "runtime/speculative": ["kernels", "runtime/model", "runtime/sampling", "runtime/stream",
                             "runtime/request", "runtime/tokenizer", "proto", "brigade"],
+    # A draft worker runs a model of its own: of the scheduler's room it needs only the accounts of KV blocks.
+    "runtime/draft_worker": ["kernels", "runtime/model", "runtime/sampling", "runtime/request", "runtime/speculative",
+                             "runtime/scheduler/kv_blocks.h", "runtime/tokenizer", "proto", "brigade"],
     "runtime/cluster": ["kernels/core", "expert_parallel", "proto", "brigade", "runtime/files"],
     "runtime/engine": ["kernels", "expert_parallel", "runtime/scheduler", "runtime/model", "runtime/sampling",
                        "runtime/stream", "runtime/request", "runtime/tokenizer", "runtime/speculative"],

@@ -81,8 +81,7 @@ void DraftEngine::on(const CommitDraft& commit) {
   }
   remove(place);
   const bool out_of_step = undone.status().code() == absl::StatusCode::kFailedPrecondition;
-  refuse(commit.sequence, commit.epoch,
-         out_of_step ? NackReason::kOutOfStep : NackReason::kRefused,
+  refuse(commit.sequence, commit.epoch, out_of_step ? NackReason::kOutOfStep : NackReason::kRefused,
          std::string(undone.status().message()));
 }
 
@@ -250,8 +249,8 @@ bool DraftEngine::draft(DraftSequence& sequence, std::span<const float> logits) 
   if (sequence.rule() == AcceptRule::kRejection) {
     // Drawn from the very list that is sent, as the other side will read it.
     sparse_weights(distribution_, sequence.law_entries(), &chunk_.law_tokens, &chunk_.law_weights);
-    const absl::Status law = law_from_weights(chunk_.law_tokens, chunk_.law_weights,
-                                              options_.limits.vocab, &law_);
+    const absl::Status law =
+        law_from_weights(chunk_.law_tokens, chunk_.law_weights, options_.limits.vocab, &law_);
     CHECK(law.ok());
     chunk_.form = LawForm::kSparse;
     chunk_.law_sizes.push_back(static_cast<int>(chunk_.law_tokens.size()));

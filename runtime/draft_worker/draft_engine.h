@@ -1,9 +1,9 @@
-// Drafts for all open sequences, one token of each in a batch step, and does not wait for verdicts: a
-// sequence goes on from its own guesses up to the credit that its coordinator gave. Prompts and what
-// was committed against the guesses are fed in between. A dense model through StepModel; KV blocks of
-// its own; what no longer fits is refused, the sequence idle for longest first. What a sequence is
-// given depends on its own history alone, never on the others (the model's rows are independent).
-// Draft thread; no gRPC.
+// Drafts for all open sequences, one token of each in a batch step, and does not wait for verdicts:
+// a sequence goes on from its own guesses up to the credit that its coordinator gave. Prompts and
+// what was committed against the guesses are fed in between. A dense model through StepModel; KV
+// blocks of its own; what no longer fits is refused, the sequence idle for longest first. What a
+// sequence is given depends on its own history alone, never on the others (the model's rows are
+// independent). Draft thread; no gRPC.
 #pragma once
 
 #include <cstdint>

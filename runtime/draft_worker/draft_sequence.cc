@@ -22,8 +22,8 @@ absl::Status check_wanted(int wanted) {
 absl::Status check_ids(std::span<const int32_t> tokens, int vocab) {
   for (const int32_t token : tokens) {
     if (token >= 0 && token < vocab) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tokens: ", token, " is not an id of the drafter's vocabulary of ", vocab));
+    return absl::InvalidArgumentError(
+        absl::StrCat("tokens: ", token, " is not an id of the drafter's vocabulary of ", vocab));
   }
   return absl::OkStatus();
 }
@@ -39,9 +39,8 @@ int max_positions(const OpenDraft& open, const SequenceLimits& limits) {
 absl::Status check_open(const SequenceLimits& limits, OpenDraft* open) {
   const auto length = static_cast<int64_t>(open->tokens.size());
   if (length < 1 || length >= limits.max_context) {
-    return absl::InvalidArgumentError(absl::StrCat("tokens: a text of ", length,
-                                                   " tokens, the drafter's context is ",
-                                                   limits.max_context));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tokens: a text of ", length, " tokens, the drafter's context is ", limits.max_context));
   }
   if (open->prompt_length < 1 || open->prompt_length > length) {
     return absl::InvalidArgumentError(absl::StrCat("prompt_length is ", open->prompt_length,

@@ -1,6 +1,6 @@
-// One open sequence at the draft worker: what the coordinator has committed and this worker's guesses
-// behind it (DraftMirror), where its KV stands, and what its next token may be drawn from. Draft
-// thread; owned by the engine.
+// One open sequence at the draft worker: what the coordinator has committed and this worker's
+// guesses behind it (DraftMirror), where its KV stands, and what its next token may be drawn from.
+// Draft thread; owned by the engine.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct SequenceLimits {
   int max_context = 0;  // tokens of a sequence
 };
 
-// INVALID_ARGUMENT names the field. Entries of the policy's lists that this worker's vocabulary does
-// not have are taken out: its model never proposes them.
+// INVALID_ARGUMENT names the field. Entries of the policy's lists that this worker's vocabulary
+// does not have are taken out: its model never proposes them.
 absl::Status check_open(const SequenceLimits& limits, OpenDraft* open);
 
 class DraftSequence {
@@ -45,8 +45,8 @@ class DraftSequence {
   // What the next token may be drawn from.
   PolicyInput policy_input() const;
   void add_guess(int32_t token);
-  // As DraftMirror::commit; rows of KV that are no longer right are taken off `computed`. Returns the
-  // number of guesses undone.
+  // As DraftMirror::commit; rows of KV that are no longer right are taken off `computed`. Returns
+  // the number of guesses undone.
   absl::StatusOr<int> commit(const CommitDraft& commit, uint64_t touched);
 
   uint64_t touched() const { return touched_; }

@@ -1,6 +1,6 @@
-// What a draft worker and the coordinator say to each other, as plain values: the rules of both ends
-// and their tests need no Protobuf. The wire is proto/brigade/v1/draft.proto; draft_wire.h converts.
-// Data; any thread.
+// What a draft worker and the coordinator say to each other, as plain values: the rules of both
+// ends and their tests need no Protobuf. The wire is proto/brigade/v1/draft.proto; draft_wire.h
+// converts. Data; any thread.
 #pragma once
 
 #include <cstdint>
@@ -83,7 +83,8 @@ struct DraftNack {
 struct DraftPong {
   int64_t number = 0, steps = 0, rows = 0, drafted = 0, open_sequences = 0;
 };
-using DraftWorkerSays = std::variant<DraftHello, VocabularyPart, ChunkMessages, DraftNack, DraftPong>;
+using DraftWorkerSays =
+    std::variant<DraftHello, VocabularyPart, ChunkMessages, DraftNack, DraftPong>;
 
 // The coordinator says:
 struct CoordinatorHello {

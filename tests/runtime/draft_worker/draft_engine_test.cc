@@ -1,4 +1,5 @@
-// The draft worker's engine: what it drafts after which text, for whom it makes room, what it refuses.
+// The draft worker's engine: what it drafts after which text, for whom it makes room, what it
+// refuses.
 #include "runtime/draft_worker/draft_engine.h"
 
 #include <gtest/gtest.h>

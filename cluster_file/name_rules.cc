@@ -113,8 +113,8 @@ void check_numbers(const RuleContext& c) {
     break;
   }
   const v1::Timeouts& timeouts = c.file.timeouts();
-  if (to_duration(timeouts.heartbeat()) >= to_duration(timeouts.lost_after())) {
-    c.fault("timeouts.heartbeat", "must be shorter than lost_after, or every worker is lost");
+  if (2 * to_duration(timeouts.heartbeat()) > to_duration(timeouts.lost_after())) {
+    c.fault("timeouts.heartbeat", "must be at most half of lost_after, or a late one is a loss");
   }
   const v1::Restart& restart = c.file.launch().restart();
   if (to_duration(restart.first_delay()) > to_duration(restart.longest_delay())) {

@@ -4,13 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <limits>
 #include <thread>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "cluster_file/duration_and_size.h"
+#include "cluster_file/read_cluster_file.h"
 #include "kernels/core/status.h"
+#include "runtime/app/cluster_file_settings.h"
 
 namespace brigade::runtime {
 namespace {
@@ -22,6 +23,7 @@ constexpr const char* kFooter =
     "Examples:\n"
     "  brigade-coordinator --model models/demo/target\n"
     "  brigade-coordinator --model m --listen 127.0.0.1:0 --port-file port --threads 4\n"
+    "  brigade-coordinator --cluster deploy/configs/one_host_cpu.yaml --port-file port\n"
     "  brigade-coordinator --model m --listen 0.0.0.0:50051 --tls-cert c.pem --tls-key k.pem \\\n"
     "      --token-file token --kv-memory 8G\n\n"
     "SIGTERM or SIGINT drains: no new requests, open streams finish within --grace; a second one\n"
@@ -29,17 +31,13 @@ constexpr const char* kFooter =
     "Exit codes: 0 stopped in order, 1 a fault while serving, 2 bad usage, settings or model.";
 
 struct SecondFlags {
-  double grace = 30;
-  double reader_timeout = 60;
-  double queue_timeout = 600;
+  double grace, reader_timeout, queue_timeout;
 };
 
-void add_model_flags(CLI::App& app, CoordinatorConfig* config, std::string* kv_memory) {
+void add_model_flags(CLI::App& app, CoordinatorConfig* config) {
   CLI::Option_group* group = app.add_option_group("Model");
-  group
-      ->add_option("--model", config->model,
-                   "Folder with config.json, *.safetensors, tokenizer.json")
-      ->required();
+  group->add_option("--model", config->model,
+                    "Folder with config.json, *.safetensors, tokenizer.json");
   group->add_option("--name", config->name, "Name shown to clients; default: the folder's");
   group->add_option("--device", config->device, "cpu, or cpu_async (a test device)")
       ->capture_default_str();
@@ -48,10 +46,19 @@ void add_model_flags(CLI::App& app, CoordinatorConfig* config, std::string* kv_m
   group
       ->add_option("--max-context", config->max_context, "Shorten the model's context; 0: as it is")
       ->capture_default_str();
-  group->add_option(
-      "--kv-memory", *kv_memory,
-      "Memory for the KV cache, such as 512M or 4G; default: a quarter of what is free, "
-      "8G at most");
+  group
+      ->add_option_function<std::string>(
+          "--kv-memory",
+          [config](const std::string& text) {
+            const absl::StatusOr<int64_t> bytes = cluster_file::parse_size(text);
+            if (!bytes.ok()) {
+              throw CLI::ValidationError("--kv-memory", std::string(bytes.status().message()));
+            }
+            config->kv_memory_bytes = *bytes;
+          },
+          "Memory for the KV cache, such as 512M or 4G; default: a quarter of what is free, "
+          "8G at most")
+      ->type_name("SIZE");
   group->add_option("--kv-block", config->kv_block_size, "Positions of one KV block")
       ->capture_default_str();
   group->add_option("--kv-dtype", config->kv_dtype, "f32, bf16 or f16; part of the numerics")
@@ -113,6 +120,10 @@ void add_door_flags(CLI::App& app, CoordinatorConfig* config, SecondFlags* secon
   group->add_option("--client-ca", door.client_ca,
                     "PEM file: clients must show a certificate signed by it");
   group->add_option("--token-file", door.token_file, "File with the token clients must send");
+  group->add_option("--operator-token-file", door.operator_token_file,
+                    "File with the operators' token, which alone shows the cluster then");
+  group->add_option("--draft-token-file", door.draft_token_file,
+                    "File with the token draft workers must send");
   group->add_flag("--insecure", door.insecure, "Allow a non-loopback address without protection");
   group->add_option("--max-request-bytes", door.max_request_bytes, "Larger requests are refused")
       ->capture_default_str();
@@ -136,83 +147,68 @@ std::string last_folder(std::string path) {
 
 }  // namespace
 
-absl::StatusOr<int64_t> parse_bytes(const std::string& text) {
-  std::string digits = text;
-  int shift = 0;
-  if (!digits.empty() && (digits.back() == 'B' || digits.back() == 'b')) digits.pop_back();
-  if (!digits.empty()) {
-    switch (digits.back()) {
-      case 'k':
-      case 'K':
-        shift = 10;
-        break;
-      case 'm':
-      case 'M':
-        shift = 20;
-        break;
-      case 'g':
-      case 'G':
-        shift = 30;
-        break;
-      case 't':
-      case 'T':
-        shift = 40;
-        break;
-      default:
-        break;
-    }
-    if (shift > 0) digits.pop_back();
-  }
-  int64_t value = 0;
-  if (digits.find_first_not_of("0123456789") != std::string::npos ||
-      !absl::SimpleAtoi(digits, &value) || value > (std::numeric_limits<int64_t>::max() >> shift)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\" is no size; write bytes, or 512M, 4G"));
-  }
-  return value << shift;
-}
-
 int64_t default_kv_memory() {
   const int64_t free_bytes =
       static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   return std::clamp<int64_t>(free_bytes / 4, int64_t{16} << 20, int64_t{8} << 30);
 }
 
-ParsedCommandLine parse_command_line(int argc, char** argv) {
-  ParsedCommandLine result;
-  CoordinatorConfig& config = result.config;
-  SecondFlags seconds;
-  std::string kv_memory;
+namespace {
+
+// Flags that were given replace values in `config`. -1, or the exit code.
+int parse_into(int argc, char** argv, CoordinatorConfig* config) {
+  SecondFlags seconds{absl::ToDoubleSeconds(config->grace),
+                      absl::ToDoubleSeconds(config->engine.reader_timeout),
+                      absl::ToDoubleSeconds(config->engine.queue_timeout)};
   CLI::App app("brigade-coordinator: serves a model over gRPC.");
   app.set_version_flag("--version", "brigade-coordinator 0.1.0");
   app.footer(kFooter);
-  add_model_flags(app, &config, &kv_memory);
-  add_scheduling_flags(app, &config, &seconds);
-  add_door_flags(app, &config, &seconds);
-  add_cluster_flags(app, &config.cluster);
+  app.add_option("--cluster", config->cluster_file,
+                 "Cluster file with all settings; other flags win over it");
+  add_model_flags(app, config);
+  add_scheduling_flags(app, config, &seconds);
+  add_door_flags(app, config, &seconds);
+  add_cluster_flags(app, &config->cluster);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     const bool asked_for = error.get_exit_code() == 0;
     app.exit(error);
-    result.exit_code = asked_for ? 0 : kUsageError;
+    return asked_for ? 0 : kUsageError;
+  }
+  config->grace = absl::Seconds(seconds.grace);
+  config->engine.reader_timeout = config->door.max_reader_stall =
+      absl::Seconds(seconds.reader_timeout);
+  config->engine.queue_timeout = absl::Seconds(seconds.queue_timeout);
+  return -1;
+}
+
+}  // namespace
+
+ParsedCommandLine parse_command_line(int argc, char** argv) {
+  ParsedCommandLine result;
+  result.exit_code = parse_into(argc, argv, &result.config);
+  const std::string path = result.config.cluster_file;
+  if (result.exit_code >= 0 || path.empty()) return result;
+  result.config = CoordinatorConfig();
+  const auto reading = cluster_file::read_cluster_file(path);
+  if (!reading.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(reading.status().message()).c_str());
+    result.exit_code = kUsageError;
     return result;
   }
-  config.grace = absl::Seconds(seconds.grace);
-  config.engine.reader_timeout = config.door.max_reader_stall =
-      absl::Seconds(seconds.reader_timeout);
-  config.engine.queue_timeout = absl::Seconds(seconds.queue_timeout);
-  if (!kv_memory.empty()) {
-    const absl::StatusOr<int64_t> bytes = parse_bytes(kv_memory);
-    if (!bytes.ok()) {
-      std::fprintf(stderr, "brigade-coordinator: --kv-memory: %s\n",
-                   std::string(bytes.status().message()).c_str());
-      result.exit_code = kUsageError;
-      return result;
-    }
-    config.kv_memory_bytes = *bytes;
-  }
+  apply_cluster_file(reading->file, &result.config);
+  // Once more over the file: the flags win.
+  result.exit_code = parse_into(argc, argv, &result.config);
   return result;
+}
+
+DoorOptions control_door(const CoordinatorConfig& config) {
+  DoorOptions door = config.door;
+  door.kind = DoorKind::kControl;
+  door.listen = config.cluster.control_listen;
+  door.worker_token_file = config.cluster.worker_token_file;
+  return door;
 }
 
 absl::Status check(CoordinatorConfig* config) {
@@ -228,12 +224,16 @@ absl::Status check(CoordinatorConfig* config) {
   RETURN_IF_ERROR(check_range("--default-max-tokens", config->default_max_tokens, 1, 1 << 30));
   RETURN_IF_ERROR(
       check_range("--max-request-bytes", config->door.max_request_bytes, 1024, 1 << 30));
+  if (config->model.empty()) {
+    return absl::InvalidArgumentError("--model is missing: the folder of a model, or --cluster");
+  }
   struct stat info = {};
   if (stat(config->model.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat("--model ", config->model, " is no folder"));
   }
   if (config->name.empty()) config->name = last_folder(config->model);
   config->engine.max_rows = config->token_budget;
+  config->door.worker_token_file = config->cluster.worker_token_file;
   RETURN_IF_ERROR(check(&config->cluster));
   return validate(config->engine);
 }

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "runtime/api/door_options.h"
 #include "runtime/app/cluster_flags.h"
@@ -15,8 +14,9 @@
 namespace brigade::runtime {
 
 struct CoordinatorConfig {
-  std::string model;  // folder of the checkpoint
-  std::string name;   // shown to clients; empty: the folder's name
+  std::string cluster_file;  // says all of the below; flags win over it
+  std::string model;         // folder of the checkpoint
+  std::string name;          // shown to clients; empty: the folder's name
   std::string device = "cpu";
   int threads = 0;               // 0: one a core
   int64_t kv_memory_bytes = 0;   // 0: see default_kv_memory
@@ -43,11 +43,11 @@ struct ParsedCommandLine {
 
 ParsedCommandLine parse_command_line(int argc, char** argv);
 
+// The door where workers join: as the clients', on the control port and for the workers' token.
+DoorOptions control_door(const CoordinatorConfig& config);
+
 // INVALID_ARGUMENT names the flag. Fills in what depends on the machine (threads).
 absl::Status check(CoordinatorConfig* config);
-
-// "512M", "2G", "1048576": bytes, binary units. INVALID_ARGUMENT otherwise.
-absl::StatusOr<int64_t> parse_bytes(const std::string& text);
 
 // A quarter of the memory that is free now, at most 8 GiB.
 int64_t default_kv_memory();

@@ -176,8 +176,8 @@ TEST(WrongFileTest, NamesAndNumbers) {
        "hosts: [{name: a, address: 127.0.0.1}, {name: b, address: 127.0.0.2}]\n",
        "2:15: coordinator.control_port: is 0 (any free one), but workers[0] is on another host and "
        "must know the port to dial"},
-      {"model: {path: model}\ntimeouts: {heartbeat: 2s}\n",
-       "2:12: timeouts.heartbeat: must be shorter than lost_after, or every worker is lost"},
+      {"model: {path: model}\ntimeouts: {heartbeat: 1001ms}\n",
+       "2:12: timeouts.heartbeat: must be at most half of lost_after, or a late one is a loss"},
       {"model: {path: model}\nlaunch: {restart: {first_delay: 40s}}\n",
        "2:20: launch.restart.first_delay: is longer than longest_delay"},
   });

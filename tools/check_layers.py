@@ -31,11 +31,14 @@ MAY_INCLUDE = {
     # A draft worker runs a model of its own: of the scheduler's room it needs only the accounts of KV blocks.
     "runtime/draft_worker": ["kernels", "runtime/model", "runtime/sampling", "runtime/request", "runtime/speculative",
                              "runtime/scheduler/kv_blocks.h", "runtime/tokenizer", "proto", "brigade"],
-    "runtime/cluster": ["kernels/core", "expert_parallel", "proto", "brigade", "runtime/files"],
+    # The control port is a door like the API's: one set of rules for addresses, TLS and tokens.
+    "runtime/cluster": ["kernels/core", "expert_parallel", "proto", "brigade", "runtime/files",
+                        "runtime/api/server_credentials.h", "runtime/api/door_options.h"],
     "runtime/engine": ["kernels", "expert_parallel", "runtime/scheduler", "runtime/model", "runtime/sampling",
                        "runtime/stream", "runtime/request", "runtime/tokenizer", "runtime/speculative"],
     "runtime/api": ["kernels/core", "runtime/engine/generator.h", "runtime/stream", "runtime/request",
-                    "runtime/sampling", "runtime/tokenizer", "runtime/model/model_spec.h", "proto",
+                    "runtime/sampling", "runtime/tokenizer", "runtime/model/model_spec.h",
+                    "runtime/cluster/cluster_status.h", "proto",
                     "brigade"],
     "runtime/worker": ["kernels", "expert_parallel", "runtime/model", "runtime/sampling",
                        "runtime/files", "cluster_file", "proto", "brigade"],

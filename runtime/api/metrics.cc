@@ -69,6 +69,36 @@ double expert_rows_total(const GeneratorStatus& status) {
   return static_cast<double>(sum);
 }
 
+// How the cluster of workers does.
+void add_cluster(const ClusterStatus& status, std::vector<MetricFamily>* families) {
+  const auto add = [families](MetricType type, const char* name, const char* help, double value) {
+    families->push_back(single(name, help, type, value));
+  };
+  const auto gauge = [&](const char* name, const char* help, double value) {
+    add(MetricType::Gauge, name, help, value);
+  };
+  const auto counter = [&](const char* name, const char* help, uint64_t value) {
+    add(MetricType::Counter, name, help, static_cast<double>(value));
+  };
+  gauge("brigade_workers_active", "Expert workers in use", status.active_workers);
+  gauge("brigade_workers_expected", "Expert workers waited for", status.expected_workers);
+  gauge("brigade_placement_version", "Changes of where experts live",
+        static_cast<double>(status.placement_version));
+  gauge("brigade_parked_experts", "Experts nobody holds now",
+        static_cast<double>(status.parked_experts));
+  gauge("brigade_coordinator_expert_bytes", "Expert bytes the coordinator holds itself",
+        static_cast<double>(status.coordinator_expert_bytes));
+  counter("brigade_exchanges_total", "Layers of steps sent to experts", status.exchanges);
+  counter("brigade_replayed_rows_total", "Rows sent again after a loss", status.replayed_rows);
+  counter("brigade_parked_rows_total", "Rows put back for want of an expert", status.parked_rows);
+  counter("brigade_late_answers_total", "Answers that came too late", status.late_answers);
+  counter("brigade_refused_frames_total", "Frames that were stale, damaged or strange",
+          status.refused_frames);
+  counter("brigade_workers_lost_total", "Losses of workers", status.workers_lost);
+  counter("brigade_workers_joined_total", "Joins of workers", status.workers_joined);
+  counter("brigade_workers_refused_total", "Workers that were not let in", status.workers_refused);
+}
+
 // Reads the generator at each scrape, so that nothing has to be kept in step.
 class GeneratorCollector final : public prometheus::Collectable {
  public:
@@ -85,6 +115,7 @@ class GeneratorCollector final : public prometheus::Collectable {
     };
     gauge("brigade_live", "1 while the process and its step loop work", health.live);
     gauge("brigade_ready", "1 while requests are taken", health.ready);
+    if (const auto cluster = state_->cluster()) add_cluster(*cluster, &families);
     const auto generator = state_->generator();
     if (generator == nullptr) return families;
     const GeneratorStatus s = generator->status();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "runtime/api/served_model.h"
+#include "runtime/cluster/cluster_status.h"
 #include "runtime/engine/generator.h"
 
 namespace brigade::runtime {
@@ -33,6 +35,8 @@ class ServingState {
   void set_model(std::shared_ptr<const ServedModel> model);
   // From here on ready follows the generator. Needs the model.
   void set_generator(std::shared_ptr<Generator> generator);
+  // Before any door opens. Called from any thread at any time, until the last door is shut.
+  void set_cluster(std::function<ClusterStatus()> status) { cluster_ = std::move(status); }
   // No new calls; the generator drains too.
   void start_drain();
 
@@ -42,6 +46,10 @@ class ServingState {
   // Null before set_generator.
   std::shared_ptr<Generator> generator() const;
   absl::Time started_at() const { return started_at_; }
+  // Nothing without workers.
+  std::optional<ClusterStatus> cluster() const {
+    return cluster_ ? std::optional(cluster_()) : std::nullopt;
+  }
 
   struct Serving {
     std::shared_ptr<const ServedModel> model;
@@ -52,6 +60,7 @@ class ServingState {
 
  private:
   const absl::Time started_at_;
+  std::function<ClusterStatus()> cluster_;
   mutable std::mutex mutex_;
   Progress progress_;
   std::shared_ptr<const ServedModel> model_;

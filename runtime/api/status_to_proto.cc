@@ -50,6 +50,45 @@ void fill_load(const GeneratorStatus& status, v1::Load* load) {
   load->set_mixed_steps(status.mixed_steps);
 }
 
+void fill_worker(const WorkerStatus& status, v1::Worker* worker) {
+  worker->set_rank(status.rank);
+  worker->set_worker_id(safe_text(status.worker_id));
+  worker->set_state(status.state);
+  worker->set_incarnation(status.incarnation);
+  worker->set_host(safe_text(status.host));
+  worker->set_device(safe_text(status.device));
+  worker->set_experts(status.experts);
+  worker->set_expert_bytes(status.expert_bytes);
+  worker->set_rows_sent(static_cast<int64_t>(status.rows_sent));
+  worker->set_frames_sent(static_cast<int64_t>(status.frames_sent));
+  worker->set_heartbeat_age_seconds(status.heartbeat_age_seconds);
+  worker->set_last_loss(safe_text(status.last_loss));
+}
+
+void fill_cluster(const ClusterStatus& status, v1::Cluster* cluster) {
+  cluster->set_placement_version(status.placement_version);
+  cluster->set_expected_workers(status.expected_workers);
+  cluster->set_started(status.started);
+  cluster->set_parked_experts(status.parked_experts);
+  for (const WorkerStatus& worker : status.workers) fill_worker(worker, cluster->add_workers());
+  for (const std::vector<int>& layer : status.holders) {
+    cluster->add_layers()->mutable_rank()->Add(layer.begin(), layer.end());
+  }
+  cluster->set_coordinator_expert_bytes(status.coordinator_expert_bytes);
+  cluster->set_exchanges(static_cast<int64_t>(status.exchanges));
+  cluster->set_replayed_rows(static_cast<int64_t>(status.replayed_rows));
+  cluster->set_parked_rows(static_cast<int64_t>(status.parked_rows));
+  cluster->set_late_answers(static_cast<int64_t>(status.late_answers));
+  cluster->set_refused_frames(static_cast<int64_t>(status.refused_frames));
+  cluster->set_workers_lost(status.workers_lost);
+  cluster->set_workers_joined(status.workers_joined);
+  cluster->set_workers_refused(status.workers_refused);
+  for (const uint64_t rows : status.replayed_rows_by_layer) {
+    cluster->add_replayed_rows_by_layer(static_cast<int64_t>(rows));
+  }
+  cluster->set_control_address(safe_text(status.control_address));
+}
+
 }  // namespace
 
 v1::GetStatusResponse status_to_proto(const ServingState& state, const RateMeter::Rates& rates,
@@ -64,6 +103,7 @@ v1::GetStatusResponse status_to_proto(const ServingState& state, const RateMeter
   message.set_uptime_seconds(absl::ToDoubleSeconds(absl::Now() - state.started_at()));
   if (const auto model = state.model(); model != nullptr)
     fill_model(*model, message.mutable_model());
+  if (const auto cluster = state.cluster()) fill_cluster(*cluster, message.mutable_cluster());
   v1::Load* load = message.mutable_load();
   const std::shared_ptr<Generator> generator = state.generator();
   if (generator == nullptr) {

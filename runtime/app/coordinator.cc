@@ -100,6 +100,9 @@ int run_coordinator(const CoordinatorConfig& config, ShutdownSignals& signals) {
   if (!host.ok()) return fail(host.status(), kUsageError);
   ServingState state;
   state.set_model((*host)->served());
+  if (config.cluster.workers > 0) {
+    state.set_cluster([host = host->get()] { return *host->cluster_status(); });
+  }
   Metrics metrics(&state);
   std::unique_ptr<GrpcServer> server;
   if (const absl::Status opened = open_doors(config, state, metrics, &server); !opened.ok()) {
@@ -108,10 +111,12 @@ int run_coordinator(const CoordinatorConfig& config, ShutdownSignals& signals) {
   Loading loading(config, **host, state);
   if (!wait_for_signal(loading, signals)) {
     server->stop();
+    (*host)->dismiss_workers();
     return fail(loading.status(), kUsageError);
   }
   if (!loading.ended()) {
     // Loading cannot be cut short and holds nothing that needs an orderly end.
+    (*host)->dismiss_workers();
     spdlog::info("stopped while the model was loading");
     std::fflush(nullptr);
     _exit(kOk);

@@ -10,6 +10,8 @@
 #include "kernels/core/check.h"
 #include "kernels/core/device.h"
 #include "kernels/core/status.h"
+#include "runtime/app/cluster_service.h"
+#include "runtime/app/dtype_flag.h"
 #include "runtime/engine/engine.h"
 #include "runtime/model/load_model.h"
 #include "runtime/tokenizer/tokenizer.h"
@@ -19,6 +21,7 @@ namespace brigade::runtime {
 namespace {
 
 constexpr absl::Duration kWarmUpTick = absl::Milliseconds(5);
+constexpr absl::Duration kClusterTick = absl::Milliseconds(20);
 
 // Null when the folder has no tokenizer: then the server takes token ids only.
 absl::StatusOr<std::unique_ptr<Tokenizer>> load_tokenizer(const std::string& folder, int vocab) {
@@ -35,15 +38,6 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> load_tokenizer(const std::string& fol
                                                    ", config.json has vocab_size ", vocab));
   }
   return tokenizer;
-}
-
-absl::StatusOr<kernels::DType> parse_dtype(const std::string& name, const char* flag) {
-  for (const kernels::DType dtype :
-       {kernels::DType::kF32, kernels::DType::kBF16, kernels::DType::kF16}) {
-    if (name == kernels::dtype_name(dtype)) return dtype;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, " ", name, ": known are f32, bf16, f16"));
 }
 
 absl::StatusOr<int> choose_context(const CoordinatorConfig& config, const ModelSpec& spec) {
@@ -88,16 +82,27 @@ std::shared_ptr<ServedModel> describe_model(const CoordinatorConfig& config, con
   return served;
 }
 
+// Takes as long as workers take to come and to load; a signal ends the process meanwhile.
+void wait_for_experts(const ClusterService& cluster, LoadingDisplay& display) {
+  while (true) {
+    const std::string reason = cluster.not_ready_reason();
+    if (reason.empty()) return;
+    display.update(reason, 0, 0);
+    absl::SleepFor(kClusterTick);
+  }
+}
+
 }  // namespace
 
 // Destroyed in reverse order: the engine's thread ends before what it works on goes.
 struct ModelHost::Parts {
-  kernels::DeviceKind device_kind = kernels::DeviceKind::kCpu;
+  OpenedModel opened;
+  std::unique_ptr<kernels::Device> device;
+  std::unique_ptr<ClusterService> cluster;  // null without workers
   LoadOptions options;
   int max_context = 0;
   std::unique_ptr<Tokenizer> tokenizer;
   std::shared_ptr<ServedModel> served;
-  std::unique_ptr<kernels::Device> device;
   LoadedModel model;
   std::unique_ptr<Engine> engine;
 };
@@ -108,12 +113,13 @@ ModelHost::~ModelHost() { stop(); }
 
 absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::open(const CoordinatorConfig& config) {
   auto parts = std::make_shared<Parts>();
-  ASSIGN_OR_RETURN(parts->device_kind, kernels::Device::parse_kind(config.device));
+  ASSIGN_OR_RETURN(const kernels::DeviceKind kind, kernels::Device::parse_kind(config.device));
   LoadOptions& options = parts->options;
   ASSIGN_OR_RETURN(options.kv.dtype, parse_dtype(config.kv_dtype, "--kv-dtype"));
   ASSIGN_OR_RETURN(options.wire_dtype, parse_dtype(config.cluster.wire_dtype, "--wire-dtype"));
   options.microbatches = config.cluster.microbatches;
-  ASSIGN_OR_RETURN(const OpenedModel opened, open_model(config.model));
+  ASSIGN_OR_RETURN(parts->opened, open_model(config.model));
+  const OpenedModel& opened = parts->opened;
   for (const std::string& note : opened.notes) spdlog::info("{}", note);
   ASSIGN_OR_RETURN(parts->max_context, choose_context(config, opened.spec));
   options.kv.block_size = config.kv_block_size;
@@ -134,6 +140,12 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::open(const CoordinatorConf
   options.max_context = parts->max_context;
   ASSIGN_OR_RETURN(parts->tokenizer, load_tokenizer(config.model, opened.spec.vocab));
   parts->served = describe_model(config, opened.spec, parts->max_context, parts->tokenizer.get());
+  ASSIGN_OR_RETURN(parts->device, kernels::Device::create(kind, config.threads));
+  if (config.cluster.workers > 0) {
+    ASSIGN_OR_RETURN(parts->cluster, ClusterService::open(config, opened, *parts->device));
+    options.load_experts = false;
+    options.make_exchange = parts->cluster->exchange_factory();
+  }
   return std::unique_ptr<ModelHost>(new ModelHost(std::move(parts)));
 }
 
@@ -141,11 +153,14 @@ std::shared_ptr<const ServedModel> ModelHost::served() const { return parts_->se
 
 absl::Status ModelHost::load(const CoordinatorConfig& config, LoadingDisplay& display) {
   Parts& parts = *parts_;
-  ASSIGN_OR_RETURN(parts.device, kernels::Device::create(parts.device_kind, config.threads));
   parts.options.on_progress = [&display](const LoadProgress& progress) {
     display.update("packing weights", progress.bytes, progress.bytes_total);
   };
   ASSIGN_OR_RETURN(parts.model, load_model(config.model, *parts.device, parts.options));
+  if (parts.cluster != nullptr) {
+    parts.cluster->use(*parts.model.shard);
+    wait_for_experts(*parts.cluster, display);
+  }
   const KvGeometry& kv = parts.model.kv->geometry();
   spdlog::info("KV cache: {} blocks of {} positions, {} bytes each", kv.num_blocks, kv.block_size,
                kv.bytes_per_block);
@@ -172,8 +187,18 @@ std::shared_ptr<Generator> ModelHost::generator() const {
   return std::shared_ptr<Generator>(parts_, parts_->engine.get());
 }
 
+std::optional<ClusterStatus> ModelHost::cluster_status() const {
+  if (parts_->cluster == nullptr) return std::nullopt;
+  return parts_->cluster->status();
+}
+
+void ModelHost::dismiss_workers() {
+  if (parts_->cluster != nullptr) parts_->cluster->stop();
+}
+
 void ModelHost::stop() {
   if (parts_->engine != nullptr) parts_->engine->stop();
+  dismiss_workers();
 }
 
 }  // namespace brigade::runtime

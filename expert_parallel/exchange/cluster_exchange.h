@@ -66,6 +66,7 @@ class ClusterExchange final : public Exchange, public AnswerSink {
   const void* answers() const override { return answers_.data(); }
   kernels::DType answer_dtype() const override { return config_.geometry.wire_dtype; }
   std::span<const int32_t> parked_rows() const override { return parked_; }
+  uint64_t view_version() const override { return view_number_; }
 
   // Ranks that owe an answer now, for whoever watches deadlines; one that declined what the view
   // gives it still does. Allocates.

@@ -39,6 +39,10 @@ class Exchange {
   // experts. Their missing answers are NaN; the caller leaves these rows uncommitted and computes
   // them again later. Empty while every expert has a holder.
   virtual std::span<const int32_t> parked_rows() const { return {}; }
+  // Another number whenever parked rows may have found a holder, also between layers and steps.
+  // Whoever publishes such a change afterwards wakes the waker of the last begin(). A hint only:
+  // parked rows are tried again after a while anyway.
+  virtual uint64_t view_version() const { return 0; }
 };
 
 }  // namespace brigade::expert_parallel

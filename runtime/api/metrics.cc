@@ -141,6 +141,10 @@ class GeneratorCollector final : public prometheus::Collectable {
     counter("brigade_paused_for_reader_total", "Turns left out for a slow reader",
             s.paused_for_reader);
     counter("brigade_nonfinite_rows_total", "Rows of logits with NaN or Inf", s.nonfinite_rows);
+    gauge("brigade_parked_sequences", "Sequences that wait for an expert nobody holds",
+          s.parked_sequences);
+    counter("brigade_parkings_total", "Times a sequence left a step for want of an expert",
+            s.parkings);
     counter("brigade_expert_rows_total", "Rows routed to experts: tokens times k, per layer summed",
             expert_rows_total(s));
     families.push_back(balance(s.expert_rows));

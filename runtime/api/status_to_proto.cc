@@ -46,6 +46,8 @@ void fill_load(const GeneratorStatus& status, v1::Load* load) {
   load->set_preemptions(status.preemptions);
   load->set_paused_for_reader(status.paused_for_reader);
   load->set_nonfinite_rows(status.nonfinite_rows);
+  load->set_parked_sequences(status.parked_sequences);
+  load->set_parkings(status.parkings);
   load->set_max_sequences_in_step(status.max_sequences_in_step);
   load->set_mixed_steps(status.mixed_steps);
 }

@@ -35,6 +35,7 @@ absl::Status validate(const EngineConfig& config) {
   RETURN_IF_ERROR(check_positive("queue_timeout", config.queue_timeout));
   RETURN_IF_ERROR(check_positive("reader_timeout", config.reader_timeout));
   RETURN_IF_ERROR(check_positive("warm_up_timeout", config.warm_up_timeout));
+  RETURN_IF_ERROR(check_positive("parking_retry", config.parking_retry));
   return check_positive("stall_limit", config.stall_limit);
 }
 

@@ -18,6 +18,8 @@ struct EngineConfig {
   absl::Duration queue_timeout = absl::Minutes(10);
   absl::Duration reader_timeout = absl::Seconds(60);
   absl::Duration warm_up_timeout = absl::Seconds(60);
+  // A sequence whose expert nobody holds is tried again when the cluster changes, or after this.
+  absl::Duration parking_retry = absl::Milliseconds(50);
   absl::Duration stall_limit = absl::Seconds(10);  // no step for so long: not alive
 };
 

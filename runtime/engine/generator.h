@@ -22,6 +22,7 @@ struct GeneratorStatus {
   int waiting_requests = 0;
   int64_t waiting_tokens = 0;
   int running_sequences = 0;
+  int parked_sequences = 0;  // of those: wait for an expert that nobody holds
   int kv_blocks_total = 0;
   int kv_blocks_in_use = 0;  // held by sequences
   int kv_blocks_cached = 0;  // committed prefixes nobody holds now; reusable at once
@@ -29,8 +30,9 @@ struct GeneratorStatus {
   int64_t requests_cancelled = 0, requests_rejected = 0, requests_expired = 0;
   int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0;
   int64_t prefix_hit_tokens = 0, preemptions = 0, paused_for_reader = 0, nonfinite_rows = 0;
-  int max_sequences_in_step = 0;                  // largest batch so far
-  int64_t mixed_steps = 0;                        // steps with prefill chunks and decodes together
+  int64_t parkings = 0;           // sequences that left a step for want of an expert
+  int max_sequences_in_step = 0;  // largest batch so far
+  int64_t mixed_steps = 0;        // steps with prefill chunks and decodes together
   std::vector<std::vector<int64_t>> expert_rows;  // [moe layer][expert], rows routed since start
 };
 

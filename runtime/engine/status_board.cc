@@ -44,6 +44,8 @@ void StatusBoard::fill(GeneratorStatus* status, bool work_exists, absl::Time now
   status->waiting_requests = counts_.waiting_requests;
   status->waiting_tokens = counts_.waiting_tokens;
   status->running_sequences = counts_.running_sequences;
+  status->parked_sequences = counts_.parked_sequences;
+  status->parkings = counts_.parkings;
   status->kv_blocks_in_use = counts_.kv_blocks_in_use;
   status->kv_blocks_cached = counts_.kv_blocks_cached;
   status->requests_finished = counts_.finished;

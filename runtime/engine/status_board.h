@@ -17,11 +17,12 @@ namespace brigade::runtime {
 struct LoopCounts {
   int waiting_requests = 0;
   int64_t waiting_tokens = 0;
-  int running_sequences = 0;
+  int running_sequences = 0, parked_sequences = 0;
   int kv_blocks_in_use = 0, kv_blocks_cached = 0;
   int64_t finished = 0, failed = 0, cancelled = 0, expired = 0;
   int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0;
   int64_t prefix_hit_tokens = 0, preemptions = 0, paused_for_reader = 0, nonfinite_rows = 0;
+  int64_t parkings = 0;
   int max_sequences_in_step = 0;
   int64_t mixed_steps = 0;
 };

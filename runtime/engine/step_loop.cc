@@ -25,6 +25,7 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const StepLimits& l
   result.max_preemptions = config.max_preemptions;
   result.queue_timeout = config.queue_timeout;
   result.reader_timeout = config.reader_timeout;
+  result.parking_retry = config.parking_retry;
   return result;
 }
 
@@ -75,21 +76,36 @@ absl::Status StepLoop::warm_up_one(StepModel* model, int block) {
                   .sequences = 1,
                   .max_blocks = 1,
                   .logit_rows = {0}};
+  RETURN_IF_ERROR(run_to_end(model, batch, deadline));
+  while (!model->parked_rows().empty()) {
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the warm-up step needs experts that nobody has held for ",
+                       absl::FormatDuration(config_.warm_up_timeout)));
+    }
+    waker_->wait_until(std::min(deadline, absl::Now() + config_.parking_retry));
+    RETURN_IF_ERROR(run_to_end(model, batch, deadline));
+  }
+  if (usable_logits(model->logits(0))) return absl::OkStatus();
+  return absl::InternalError("the warm-up step gave non-finite logits for token 0");
+}
+
+absl::Status StepLoop::run_to_end(StepModel* model, const StepBatch& batch, absl::Time deadline) {
   RETURN_IF_ERROR(model->begin(batch, waker_));
   while (true) {
     ASSIGN_OR_RETURN(const StepModel::Progress progress, model->advance());
-    if (progress == StepModel::Progress::kDone) break;
+    if (progress == StepModel::Progress::kDone) return absl::OkStatus();
     if (absl::Now() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
           "the warm-up step did not end within ", absl::FormatDuration(config_.warm_up_timeout)));
     }
     waker_->wait_until(std::min(deadline, absl::Now() + absl::Seconds(1)));
   }
-  if (usable_logits(model->logits(0))) return absl::OkStatus();
-  return absl::InternalError("the warm-up step gave non-finite logits for token 0");
 }
 
 bool StepLoop::turn(absl::Time now) {
+  last_turn_ = now;
+  notice_cluster_change();
   bool moved = take_arrivals();
   moved |= end_cancelled_and_late(now);
   refresh_rooms();
@@ -108,7 +124,16 @@ bool StepLoop::turn(absl::Time now) {
 absl::Time StepLoop::next_wake(absl::Time now) const {
   // Wakes come from submissions, readers and models; the bound serves the watchdog.
   const absl::Duration longest = std::min(absl::Seconds(1), config_.stall_limit / 4);
-  return std::min(now + longest, scheduler_.next_expiry());
+  // A retry that fell due after the last turn looked is not lost: the sleep ends at once.
+  return std::min({now + longest, scheduler_.next_expiry(), scheduler_.next_retry(last_turn_)});
+}
+
+void StepLoop::notice_cluster_change() {
+  uint64_t version = 0;
+  for (const Microbatch& microbatch : microbatches_) version += microbatch.model->cluster_version();
+  if (version == cluster_version_) return;
+  cluster_version_ = version;
+  scheduler_.cluster_changed();
 }
 
 bool StepLoop::take_arrivals() {
@@ -231,6 +256,8 @@ void StepLoop::publish(absl::Time now) {
   counts_.waiting_requests = scheduler_.queued_requests();
   counts_.waiting_tokens = scheduler_.queued_tokens();
   counts_.running_sequences = scheduler_.running_sequences() + scheduler_.preempted_sequences();
+  counts_.parked_sequences = scheduler_.parked_sequences();
+  counts_.parkings = counters.parkings;
   counts_.kv_blocks_in_use = blocks_.in_use();
   counts_.kv_blocks_cached = blocks_.cached();
   counts_.steps = counters.steps;

@@ -55,13 +55,16 @@ class StepLoop {
   void admit(absl::Time now);
   bool start_step(Microbatch* microbatch, absl::Time now);
   bool drive_step(Microbatch* microbatch);
+  void notice_cluster_change();
   void publish(absl::Time now);
   std::vector<std::vector<int64_t>> expert_rows_of_all() const;
   absl::Status warm_up_one(StepModel* model, int block);
+  absl::Status run_to_end(StepModel* model, const StepBatch& batch, absl::Time deadline);
 
   // step_results.cc: what a step's logits become, and how requests end.
   void step_failed(Microbatch* microbatch, const absl::Status& why);
   void step_done(Microbatch* microbatch, absl::Time now);
+  static void mark_parked(Microbatch* microbatch);
   void take_logits(const StepSlice& slice, std::span<const float> row, absl::Time now);
   void row_not_finite(const StepSlice& slice, bool again);
   void fork_siblings(ActiveRequest* request, const Sequence& first);
@@ -82,6 +85,8 @@ class StepLoop {
   Scheduler scheduler_;
   RowSampler sampler_;
   LoopCounts counts_;
+  uint64_t cluster_version_ = 0;  // of all models together
+  absl::Time last_turn_ = absl::InfinitePast();
   bool expert_rows_stale_ = true;
   bool something_ended_ = false;
   std::vector<std::unique_ptr<ActiveRequest>> active_;

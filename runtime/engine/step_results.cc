@@ -12,7 +12,7 @@ namespace brigade::runtime {
 
 void StepLoop::step_failed(Microbatch* microbatch, const absl::Status& why) {
   StepPlan& plan = microbatch->plan;
-  scheduler_.step_ended(&plan, /*computed=*/false);
+  scheduler_.step_ended(&plan, /*computed=*/false, absl::Now());
   const absl::Status status(why.code(),
                             absl::StrCat("the step failed: ", std::string(why.message())));
   for (const StepSlice& slice : plan.slices) {
@@ -26,17 +26,29 @@ void StepLoop::step_failed(Microbatch* microbatch, const absl::Status& why) {
 
 void StepLoop::step_done(Microbatch* microbatch, absl::Time now) {
   StepPlan& plan = microbatch->plan;
-  scheduler_.step_ended(&plan, /*computed=*/true);
-  int row = 0;
+  mark_parked(microbatch);
+  scheduler_.step_ended(&plan, /*computed=*/true, now);
+  int next_logits = 0;
   for (const StepSlice& slice : plan.slices) {
     // Ended by its client or its deadline while the step ran.
     if (slice.sequence->state == SequenceState::kEnded) something_ended_ = true;
     if (!slice.wants_logits) continue;
-    const std::span<const float> logits = microbatch->model->logits(row++);
-    if (slice.sequence->state == SequenceState::kEnded) continue;
-    take_logits(slice, logits, now);
+    const int index = next_logits++;
+    if (slice.parked || slice.sequence->state == SequenceState::kEnded) continue;
+    take_logits(slice, microbatch->model->logits(index), now);
   }
   plan.clear();
+}
+
+// A row that lacked an expert takes its whole slice out of the step.
+void StepLoop::mark_parked(Microbatch* microbatch) {
+  const std::span<const int32_t> rows = microbatch->model->parked_rows();
+  auto row = rows.begin();
+  int end = 0;
+  for (StepSlice& slice : microbatch->plan.slices) {
+    end += slice.count;
+    for (; row != rows.end() && *row < end; ++row) slice.parked = true;
+  }
 }
 
 void StepLoop::take_logits(const StepSlice& slice, std::span<const float> row, absl::Time now) {
@@ -165,7 +177,7 @@ void StepLoop::end_all(const absl::Status& why) {
     }
   }
   for (Microbatch& microbatch : microbatches_) {
-    if (microbatch.busy) scheduler_.step_ended(&microbatch.plan, /*computed=*/false);
+    if (microbatch.busy) scheduler_.step_ended(&microbatch.plan, /*computed=*/false, absl::Now());
     microbatch.busy = false;
   }
   forget_done();

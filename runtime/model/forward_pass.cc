@@ -1,5 +1,7 @@
 #include "runtime/model/forward_pass.h"
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,7 +36,9 @@ ForwardPass::ForwardPass(const ModelSpec& spec, const DeviceWeights& weights, co
       kv_(kv),
       exchange_(std::move(exchange)),
       limits_(limits),
-      dense_groups_(spec.layers.size()) {
+      dense_groups_(spec.layers.size()),
+      first_parked_(static_cast<size_t>(std::max(limits.max_sequences, 0)), limits.max_rows) {
+  parked_rows_.reserve(static_cast<size_t>(std::max(limits.max_rows, 0)));
   for (const LayerSpec& layer : spec.layers) {
     if (layer.moe) expert_rows_.emplace_back(layer.moe->rule.num_experts, 0);
   }
@@ -56,6 +60,9 @@ absl::Status ForwardPass::begin(const StepBatch& batch, kernels::Waker* waker) {
   rows_ = batch.rows();
   logit_rows_ = static_cast<int>(batch.logit_rows.size());
   layer_ = 0;
+  if (!parked_rows_.empty())
+    std::fill(first_parked_.begin(), first_parked_.end(), limits_.max_rows);
+  parked_rows_.clear();
   RETURN_IF_ERROR(buffers_.copy_batch(*stream_, batch));
   RETURN_IF_ERROR(kernels::embedding(*stream_, {.ids = buffers_.tokens.as<int32_t>(),
                                                 .table = weights_.embedding.data(),
@@ -99,6 +106,7 @@ absl::StatusOr<bool> ForwardPass::step() {
       return true;
     case Stage::kFinishing:
       if (!event_.ready()) return false;
+      count_experts();
       stage_ = Stage::kIdle;
       return true;
     case Stage::kIdle:
@@ -215,7 +223,7 @@ absl::Status ForwardPass::route() {
                                                    .rows = rows_}));
   const size_t bytes = size_t(rows_) * rule.top_k * sizeof(int32_t);
   RETURN_IF_ERROR(
-      stream_->copy_to_host(buffers_.host_experts.data(), buffers_.experts.data(), bytes));
+      stream_->copy_to_host(chosen_experts(layer.moe_layer), buffers_.experts.data(), bytes));
   ASSIGN_OR_RETURN(event_, stream_->record(waker_));
   stage_ = Stage::kRouted;
   return absl::OkStatus();
@@ -223,29 +231,46 @@ absl::Status ForwardPass::route() {
 
 absl::StatusOr<bool> ForwardPass::start_experts() {
   if (!event_.ready()) return false;
-  RETURN_IF_ERROR(count_experts());
+  RETURN_IF_ERROR(check_experts());
+  const int moe_layer = weights_.layers[layer_].moe_layer;
   RETURN_IF_ERROR(exchange_->begin(*stream_,
-                                   {.moe_layer = weights_.layers[layer_].moe_layer,
+                                   {.moe_layer = moe_layer,
                                     .x = buffers_.normed.as<float>(),
-                                    .experts = buffers_.host_experts.data(),
+                                    .experts = chosen_experts(moe_layer),
                                     .rows = rows_},
                                    waker_));
   stage_ = Stage::kExperts;
   return true;
 }
 
-absl::Status ForwardPass::count_experts() {
+int32_t* ForwardPass::chosen_experts(size_t moe_layer) {
+  return buffers_.host_experts.data() + moe_layer * buffers_.host_experts_stride;
+}
+
+absl::Status ForwardPass::check_experts() {
   const kernels::RouterRule& rule = spec_.layers[layer_].moe->rule;
-  std::vector<int64_t>& counts = expert_rows_[weights_.layers[layer_].moe_layer];
+  const int32_t* experts = chosen_experts(weights_.layers[layer_].moe_layer);
   for (int i = 0; i < rows_ * rule.top_k; ++i) {
-    const int32_t expert = buffers_.host_experts[i];
-    if (expert < 0 || expert >= rule.num_experts) {
-      return absl::InternalError(absl::StrCat("layer ", layer_, ": the router chose expert ",
-                                              expert, " of ", rule.num_experts));
-    }
-    ++counts[expert];
+    if (experts[i] >= 0 && experts[i] < rule.num_experts) continue;
+    return absl::InternalError(absl::StrCat("layer ", layer_, ": the router chose expert ",
+                                            experts[i], " of ", rule.num_experts));
   }
   return absl::OkStatus();
+}
+
+// Of a step that has ended: rows that were parked count when they are computed again.
+void ForwardPass::count_experts() {
+  if (parked_rows_.size() == static_cast<size_t>(rows_)) return;
+  for (int layer = 0; layer < spec_.num_layers(); ++layer) {
+    if (!spec_.layers[layer].moe) continue;
+    const int moe_layer = weights_.layers[layer].moe_layer,
+              top_k = spec_.layers[layer].moe->rule.top_k;
+    const int32_t* experts = chosen_experts(moe_layer);
+    for (int row = 0; row < rows_; ++row, experts += top_k) {
+      if (row >= first_parked_[batch_->row_sequence[row]]) continue;
+      for (int k = 0; k < top_k; ++k) ++expert_rows_[moe_layer][experts[k]];
+    }
+  }
 }
 
 absl::StatusOr<bool> ForwardPass::finish_experts() {
@@ -258,8 +283,31 @@ absl::StatusOr<bool> ForwardPass::finish_experts() {
                                               .rows = rows_,
                                               .top_k = spec_.layers[layer_].moe->rule.top_k,
                                               .hidden = spec_.hidden}));
+  park(exchange_->parked_rows());
+  if (parked_rows_.size() == static_cast<size_t>(rows_)) {
+    RETURN_IF_ERROR(finish_without_output());
+    return true;
+  }
   next_layer();
   return true;
+}
+
+// Takes rows that lack an answer out, and the later rows of their sequences: in the next layer they
+// attend to what is missing.
+void ForwardPass::park(std::span<const int32_t> rows) {
+  if (rows.empty()) return;
+  for (const int32_t row : rows) {
+    int32_t& first = first_parked_[batch_->row_sequence[row]];
+    first = std::min(first, row);
+  }
+  parked_rows_.clear();
+  for (int row = 0; row < rows_; ++row) {
+    if (row >= first_parked_[batch_->row_sequence[row]]) parked_rows_.push_back(row);
+  }
+}
+
+uint64_t ForwardPass::cluster_version() const {
+  return exchange_ == nullptr ? 0 : exchange_->view_version();
 }
 
 void ForwardPass::next_layer() {
@@ -285,7 +333,18 @@ absl::Status ForwardPass::run_output() {
     RETURN_IF_ERROR(
         stream_->copy_to_host(buffers_.host_logits.data(), buffers_.logits.data(), bytes));
   }
-  // Also without logits: the batch may be reused only when its copies have run.
+  return finish();
+}
+
+// Every row is parked: what the other layers would compute is of no use.
+absl::Status ForwardPass::finish_without_output() {
+  std::fill_n(buffers_.host_logits.begin(), size_t(logit_rows_) * spec_.vocab,
+              std::numeric_limits<float>::quiet_NaN());
+  return finish();
+}
+
+// Also without logits: the batch may be reused only when its copies have run.
+absl::Status ForwardPass::finish() {
   ASSIGN_OR_RETURN(event_, stream_->record(waker_));
   stage_ = Stage::kFinishing;
   return absl::OkStatus();

@@ -33,6 +33,8 @@ class ForwardPass : public StepModel {
   absl::Status begin(const StepBatch& batch, kernels::Waker* waker) override;
   absl::StatusOr<Progress> advance() override;
   std::span<const float> logits(int index) const override;
+  std::span<const int32_t> parked_rows() const override { return parked_rows_; }
+  uint64_t cluster_version() const override;
   absl::Status copy_block(int from, int to) override;
   std::vector<std::vector<int64_t>> expert_rows() const override { return expert_rows_; }
 
@@ -48,11 +50,16 @@ class ForwardPass : public StepModel {
   absl::Status run_dense();
   absl::StatusOr<bool> start_experts();
   absl::StatusOr<bool> finish_experts();
-  absl::Status count_experts();
+  absl::Status check_experts();
+  void park(std::span<const int32_t> rows);
   absl::Status run_output();
+  absl::Status finish_without_output();
+  absl::Status finish();
+  void count_experts();
   absl::Status rms_norm(const kernels::Buffer& weight, const kernels::Buffer& x,
                         const kernels::Buffer& out, int rows);
   void next_layer();
+  int32_t* chosen_experts(size_t moe_layer);
 
   const ModelSpec& spec_;
   const DeviceWeights& weights_;
@@ -72,6 +79,10 @@ class ForwardPass : public StepModel {
   int rows_ = 0;
   int layer_ = 0;
   int logit_rows_ = 0;
+  // Rows whose hidden state is garbage because an expert had no holder. They go on through the
+  // layers as NaN: every op keeps rows apart, and the router stays in range.
+  std::vector<int32_t> first_parked_;  // [max_sequences]: from this row on; max_rows: none
+  std::vector<int32_t> parked_rows_;   // ascending
 };
 
 }  // namespace brigade::runtime

@@ -13,7 +13,7 @@ namespace {
 using kernels::Buffer;
 
 struct Widths {
-  size_t top_k = 0, experts = 0;
+  size_t top_k = 0, experts = 0, moe_layers = 0;
   int dense_ffn = 0;
 };
 
@@ -24,6 +24,7 @@ Widths widths(const ModelSpec& spec) {
       widest.dense_ffn = std::max(widest.dense_ffn, layer.dense_ffn);
       continue;
     }
+    ++widest.moe_layers;
     widest.top_k = std::max(widest.top_k, static_cast<size_t>(layer.moe->rule.top_k));
     widest.experts = std::max(widest.experts, static_cast<size_t>(layer.moe->rule.num_experts));
   }
@@ -99,7 +100,8 @@ absl::StatusOr<StepBuffers> StepBuffers::plan(kernels::Device& device, const Mod
                                                   device.num_threads()));
   }
   RETURN_IF_ERROR(planner.status());
-  made.host_experts.resize(rows * width.top_k);
+  made.host_experts_stride = rows * width.top_k;
+  made.host_experts.resize(width.moe_layers * made.host_experts_stride);
   made.host_logits.resize(logit_rows * vocab);
   return made;
 }

@@ -36,7 +36,8 @@ struct StepBuffers {
   kernels::Buffer attention_scratch, ffn_scratch;
   int64_t qkv_stride = 0;
   // Host copies.
-  std::vector<int32_t> host_experts;  // [max_rows, top_k]
+  std::vector<int32_t> host_experts;  // [moe layers, max_rows, top_k]
+  size_t host_experts_stride = 0;     // from one MoE layer to the next
   std::vector<float> host_logits;     // [max_logit_rows, vocab]
 };
 

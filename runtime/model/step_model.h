@@ -1,6 +1,7 @@
 // One microbatch's way through the model as the engine sees it: begin, advance until done, read
-// logits. Nothing here waits; when advance() says kWaiting the step thread drives other microbatches
-// or sleeps on the waker, which is woken when going on makes sense. One step thread at a time.
+// logits. Nothing here waits; when advance() says kWaiting the step thread drives other
+// microbatches or sleeps on the waker, which is woken when going on makes sense. One step thread at
+// a time.
 #pragma once
 
 #include <cstdint>
@@ -23,20 +24,20 @@ struct StepBatch {
   std::vector<int32_t> block_tables;  // [sequences, max_blocks]
   int sequences = 0;
   int max_blocks = 0;
-  std::vector<int32_t> logit_rows;    // rows whose logits are wanted, ascending
+  std::vector<int32_t> logit_rows;  // rows whose logits are wanted, ascending
   int rows() const { return static_cast<int>(tokens.size()); }
 };
 
 struct StepLimits {
-  int max_rows = 0;       // token budget of one microbatch
+  int max_rows = 0;  // token budget of one microbatch
   int max_sequences = 0;
-  int max_blocks = 0;     // per sequence
+  int max_blocks = 0;  // per sequence
   int max_logit_rows = 0;
 };
 
 // Geometry the scheduler needs; it knows blocks and bytes, never heads.
 struct KvGeometry {
-  int block_size = 16;       // positions
+  int block_size = 16;  // positions
   int num_blocks = 0;
   int64_t bytes_per_block = 0;
 };
@@ -53,9 +54,15 @@ class StepModel {
   virtual absl::StatusOr<Progress> advance() = 0;
   // After kDone, until the next begin: host [logit_rows, vocab].
   virtual std::span<const float> logits(int index) const = 0;
+  // After kDone, until the next begin: rows (ascending) that lacked an expert, which nobody holds
+  // at the moment, and every later row of their sequences. What they left in their KV slots and
+  // logits is meaningless; the caller computes these rows again later.
+  virtual std::span<const int32_t> parked_rows() const { return {}; }
+  // Another number whenever parked rows may succeed now; the waker of the last begin is woken.
+  virtual uint64_t cluster_version() const { return 0; }
   // Copies a whole KV block (all layers), for sequences that part after a shared partial block.
   virtual absl::Status copy_block(int from, int to) = 0;
-  // Rows per expert since start: [moe layer][expert].
+  // Rows per expert since start, without those of parked rows: [moe layer][expert].
   virtual std::vector<std::vector<int64_t>> expert_rows() const = 0;
 };
 

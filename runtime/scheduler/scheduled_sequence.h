@@ -35,9 +35,12 @@ struct ScheduledSequence {
   int cached_tokens = 0;  // of the prompt, found in the prefix table at the first start
   int64_t last_step = 0;  // number of the last step it took part in
   absl::Time paused_since = absl::InfiniteFuture();  // no room in the stream since then
+  int parks = 0;  // steps in a row that left it where it was: nobody held an expert it needs
+  absl::Time retry_at = absl::InfinitePast();  // parked: takes part in no step before
 
   int remaining() const { return static_cast<int>(tokens.size()) - computed; }
   bool paused() const { return paused_since != absl::InfiniteFuture(); }
+  bool parked() const { return parks > 0; }
 };
 
 struct ScheduledRequest {

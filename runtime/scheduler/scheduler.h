@@ -7,6 +7,10 @@
 // sequence loses its blocks only to an older one, or while its reader is slow; after
 // max_preemptions it comes back with every block it can come to need and is left alone. So the
 // oldest always gets on and each is preempted a bounded number of times.
+//
+// Parking. A sequence that needed an expert nobody holds is where it was before the step. It is
+// planned again when the cluster has changed, or after parking_retry, doubled each time up to
+// kMostRetryDoublings. Meanwhile it keeps its blocks, and may lose them as any other.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +34,7 @@ struct SchedulerConfig {
   int max_preemptions = 4;
   absl::Duration queue_timeout = absl::Minutes(10);
   absl::Duration reader_timeout = absl::Seconds(60);
+  absl::Duration parking_retry = absl::Milliseconds(50);
 };
 
 enum class ExpiryKind { kDeadline, kQueueTimeout, kReaderTimeout };
@@ -45,6 +50,7 @@ struct SchedulerCounters {
   int64_t paused_for_reader = 0;
   int64_t mixed_steps = 0;  // decodes and prefill together
   int64_t prompt_rows = 0;
+  int64_t parkings = 0;  // sequences that left a step uncommitted
   int max_sequences_in_step = 0;
 };
 
@@ -61,8 +67,13 @@ class Scheduler {
   void admit(absl::Time now, std::vector<ScheduledRequest*>* started);
   // The next step of one microbatch; empty when nothing can run.
   void plan_step(absl::Time now, StepPlan* plan);
-  // The step has run (or failed: `computed` false leaves every sequence where it was).
-  void step_ended(StepPlan* plan, bool computed);
+  // The step has run (or failed: `computed` false leaves every sequence where it was). Parked
+  // slices leave theirs where they were too.
+  void step_ended(StepPlan* plan, bool computed, absl::Time now);
+  // Experts may have found holders: parked sequences are tried again at once.
+  void cluster_changed();
+  // The earliest time after `after` at which a parked sequence is tried again.
+  absl::Time next_retry(absl::Time after) const;
 
   // Logits of the sequence's last row were finite: its full blocks may be found by others.
   void confirm(ScheduledSequence* sequence);
@@ -84,6 +95,7 @@ class Scheduler {
   int64_t queued_tokens() const;
   int running_sequences() const { return static_cast<int>(running_.size()); }
   int preempted_sequences() const { return static_cast<int>(preempted_.size()); }
+  int parked_sequences() const;
   const SchedulerCounters& counters() const { return counters_; }
 
  private:
@@ -101,7 +113,8 @@ class Scheduler {
   struct Budget {
     int rows = 0, sequences = 0, logit_rows = 0;
   };
-  bool plan_alone(StepPlan* plan);
+  bool plan_alone(absl::Time now, StepPlan* plan);
+  void park(ScheduledSequence* sequence, bool at_once, absl::Time now);
   void sort_ready(absl::Time now);
   Budget rows_kept_for_prefill(const Budget& budget) const;
   bool plan_slice(ScheduledSequence* sequence, int most_rows, Budget* budget, StepPlan* plan);
@@ -116,6 +129,7 @@ class Scheduler {
   int unforked_siblings_ = 0;                           // of started requests: places kept for them
   std::vector<ScheduledSequence*> decodes_, prefills_;  // scratch of plan_step
   int64_t last_number_ = 0;
+  int64_t cluster_changes_ = 0;
   SchedulerCounters counters_;
 };
 

@@ -42,6 +42,7 @@ void Scheduler::sort_ready(absl::Time now) {
   prefills_.clear();
   for (ScheduledSequence* sequence : running_) {
     if (sequence->in_flight || sequence->run_alone || sequence->remaining() == 0) continue;
+    if (sequence->retry_at > now) continue;
     const bool decode = sequence->remaining() == 1;
     const bool ends = sequence->remaining() <= config_.prefill_chunk;
     if (ends && !has_room(sequence, now)) continue;
@@ -69,7 +70,8 @@ Scheduler::Budget Scheduler::rows_kept_for_prefill(const Budget& budget) const {
 
 void Scheduler::plan_step(absl::Time now, StepPlan* plan) {
   plan->clear();
-  if (!plan_alone(plan)) {
+  plan->cluster_changes = cluster_changes_;
+  if (!plan_alone(now, plan)) {
     sort_ready(now);
     const Budget whole{config_.max_rows, config_.max_step_sequences, config_.max_logit_rows};
     const Budget kept = rows_kept_for_prefill(whole);
@@ -99,9 +101,10 @@ void Scheduler::plan_step(absl::Time now, StepPlan* plan) {
   for (StepSlice& slice : plan->slices) slice.sequence->last_step = counters_.steps;
 }
 
-bool Scheduler::plan_alone(StepPlan* plan) {
-  const auto at = std::find_if(running_.begin(), running_.end(),
-                               [](const auto* s) { return s->run_alone && !s->in_flight; });
+bool Scheduler::plan_alone(absl::Time now, StepPlan* plan) {
+  const auto at = std::find_if(running_.begin(), running_.end(), [now](const auto* s) {
+    return s->run_alone && !s->in_flight && s->retry_at <= now;
+  });
   if (at == running_.end()) return false;
   Budget budget{1, 1, 1};
   return plan_slice(*at, 1, &budget, plan);
@@ -166,7 +169,7 @@ bool Scheduler::make_writable(ScheduledSequence* sequence, int first, int count,
   return true;
 }
 
-void Scheduler::step_ended(StepPlan* plan, bool computed) {
+void Scheduler::step_ended(StepPlan* plan, bool computed, absl::Time now) {
   for (const BlockCopy& copy : plan->copies) blocks_->release(copy.from);
   for (const StepSlice& slice : plan->slices) {
     ScheduledSequence* sequence = slice.sequence;
@@ -175,7 +178,11 @@ void Scheduler::step_ended(StepPlan* plan, bool computed) {
     sequence->request->events_in_flight -= static_cast<size_t>(slice.events);
     if (sequence->state == SequenceState::kEnded) {
       give_blocks_back(sequence);
+    } else if (computed && slice.parked) {
+      park(sequence, /*at_once=*/plan->cluster_changes != cluster_changes_, now);
     } else if (computed) {
+      sequence->parks = 0;
+      sequence->retry_at = absl::InfinitePast();
       sequence->computed += slice.count;
       if (!slice.decode) counters_.prompt_rows += slice.count;
     }

@@ -17,6 +17,7 @@ struct StepSlice {
   bool wants_logits = false;  // the slice ends at the last known token
   int events = 0;             // events it may push when it ends
   bool decode = false;        // a single row that continues a computed sequence
+  bool parked = false;        // set by the engine: an expert was missing, nothing was computed
 };
 
 // `from` stays held until the step has ended.
@@ -32,6 +33,7 @@ struct StepPlan {
   int logit_rows = 0;
   int decodes = 0;
   int prefills = 0;
+  int64_t cluster_changes = 0;  // that the scheduler knew of when it planned the step
 
   bool empty() const { return slices.empty(); }
   void clear() {

@@ -20,6 +20,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::open(const std::string
   ASSIGN_OR_RETURN(runner->device_, kernels::Device::create(options.device, options.threads));
   runtime::LoadOptions load;
   load.kv = options.kv;
+  load.make_exchange = options.make_exchange;
   load.limits = {.max_rows = options.max_rows,
                  .max_sequences = options.max_sequences,
                  .max_blocks = options.kv.num_blocks / options.max_sequences,

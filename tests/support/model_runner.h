@@ -20,6 +20,7 @@ struct RunnerOptions {
   int max_sequences = 4;
   int max_rows = 64;
   runtime::KvCacheOptions kv{.block_size = 4, .num_blocks = 256, .poison = true};
+  runtime::ExchangeFactory make_exchange;  // empty: all experts are local
 };
 
 class ModelRunner {
@@ -38,8 +39,8 @@ class ModelRunner {
   absl::StatusOr<Rows> step(const std::vector<Piece>& pieces);
   // Feeds all of `tokens` to a sequence in steps of at most `chunk` rows; logits of every row.
   absl::StatusOr<Rows> feed(int sequence, const std::vector<int32_t>& tokens, int chunk);
-  // Forgets a sequence's positions (its blocks are used again).
-  void restart(int sequence) { lengths_[sequence] = 0; }
+  // Forgets a sequence's positions from `length` on (their slots are used again).
+  void restart(int sequence, int length = 0) { lengths_[sequence] = length; }
 
   runtime::LoadedModel& model() { return model_; }
 

@@ -18,6 +18,11 @@ void ScriptedWorld::report(const std::string& problem) {
   if (problem_.empty()) problem_ = problem;
 }
 
+void ScriptedWorld::change_cluster() {
+  ++cluster_version;
+  if (kernels::Waker* sleeper = waker) sleeper->wake();
+}
+
 void scripted_logits(uint64_t prefix, std::span<float> logits) {
   for (size_t token = 0; token < logits.size(); ++token) {
     const uint64_t bits = extend_prefix(prefix ^ 0x5851f42d4c957f2du, static_cast<int32_t>(token));
@@ -35,12 +40,16 @@ ScriptedModel::ScriptedModel(ScriptedWorld* world, int vocab, const runtime::Ste
     : world_(world),
       vocab_(vocab),
       limits_(limits),
-      logits_(static_cast<size_t>(limits.max_logit_rows) * vocab) {}
+      logits_(static_cast<size_t>(limits.max_logit_rows) * vocab) {
+  parked_.reserve(static_cast<size_t>(limits.max_rows));
+}
 
 absl::Status ScriptedModel::begin(const runtime::StepBatch& batch, kernels::Waker* waker) {
   if (batch_ != nullptr) world_->report("begin() while a step is running");
   batch_ = &batch;
   waker_ = waker;
+  world_->waker = waker;
+  parked_.clear();
   waits_left_ = world_->waits;
   check_shape();
   const int error_token = world_->error_token;
@@ -86,18 +95,44 @@ void ScriptedModel::run() {
   size_t wanted = 0;
   std::string problem;
   for (int row = 0; row < batch_->rows(); ++row) {
-    const uint64_t prefix = run_row(row, &problem);
+    // What comes out of a parked row looks sound and is wrong, so that whoever uses it is caught.
+    const bool parked = park(row);
+    const uint64_t prefix = parked ? kEmptyPrefix : run_row(row, &problem);
     if (wanted == batch_->logit_rows.size() || batch_->logit_rows[wanted] != row) continue;
     const std::span<float> out(logits_.data() + wanted * static_cast<size_t>(vocab_),
                                static_cast<size_t>(vocab_));
     ++wanted;
     scripted_logits(prefix, out);
-    spoil(row, out);
+    if (parked && world_->steps % 2 == 1) out[0] = std::numeric_limits<float>::quiet_NaN();
+    if (!parked) spoil(row, out);
   }
   if (!problem.empty()) world_->report(problem);
+  if (!parked_.empty()) {
+    const bool all = parked_.size() == batch_->tokens.size();
+    ++(all ? world_->fully_parked_steps : world_->partly_parked_steps);
+  }
+  world_->parked_rows += static_cast<int64_t>(parked_.size());
   ++world_->steps;
   world_->rows += batch_->rows();
   world_->largest_step = std::max<int64_t>(world_->largest_step, batch_->sequences);
+}
+
+// True for rows that lack an expert and those that follow them in their sequence.
+bool ScriptedModel::park(int row) {
+  const size_t at = static_cast<size_t>(row);
+  const auto same_sequence = [&](int32_t parked) {
+    return batch_->row_sequence[static_cast<size_t>(parked)] == batch_->row_sequence[at];
+  };
+  if (!std::any_of(parked_.begin(), parked_.end(), same_sequence)) {
+    const uint64_t drawn =
+        extend_prefix(extend_prefix(world_->park_seed, static_cast<int32_t>(world_->steps)), row);
+    const bool lacks = drawn % 100 < static_cast<uint64_t>(world_->park_percent) ||
+                       batch_->tokens[at] == world_->park_token;
+    if (!lacks) return false;
+  }
+  parked_.push_back(row);
+  world_->kv.poison_slot(batch_->slots[at]);
+  return true;
 }
 
 // NaN or Inf when the context holds the token that brings it.

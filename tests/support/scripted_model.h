@@ -1,7 +1,7 @@
 // A StepModel whose logits are a pure function of a sequence's tokens, so that tests know every
 // answer in advance, and which watches KV discipline through a ShadowKv shared by all microbatches.
-// Faults (NaN, errors, waiting, a frozen step) are injected by its options. The step thread drives
-// it; `faults` may be changed from any thread.
+// Faults (NaN, errors, waiting, a frozen step, rows that lack an expert) are injected by its
+// options. The step thread drives it; `faults` may be changed from any thread.
 #pragma once
 
 #include <atomic>
@@ -30,8 +30,16 @@ struct ScriptedWorld {
   std::atomic<int> error_token{-1};     // a step with this token in it fails
   std::atomic<int> waits{0};            // kWaiting answers per step before kDone
   std::atomic<bool> frozen{false};      // advance() says kWaiting and wakes nobody
+  std::atomic<int> park_percent{0};     // chance of a row to lack an expert, by park_seed
+  std::atomic<uint64_t> park_seed{0};
+  std::atomic<int> park_token{-1};  // a row of this token lacks one
+  // Another cluster_version() of the models, and a wake; while the engine lives.
+  void change_cluster();
   // Written by the step thread:
   std::atomic<int64_t> steps{0}, rows{0}, largest_step{0}, copies{0}, lone_nan_steps{0};
+  std::atomic<int64_t> parked_rows{0}, fully_parked_steps{0}, partly_parked_steps{0};
+  std::atomic<uint64_t> cluster_version{0};
+  std::atomic<kernels::Waker*> waker{nullptr};
   // First breach of KV discipline; empty when there was none.
   std::string problem() const;
   void report(const std::string& problem);
@@ -55,6 +63,8 @@ class ScriptedModel : public runtime::StepModel {
   absl::Status begin(const runtime::StepBatch& batch, kernels::Waker* waker) override;
   absl::StatusOr<Progress> advance() override;
   std::span<const float> logits(int index) const override;
+  std::span<const int32_t> parked_rows() const override { return parked_; }
+  uint64_t cluster_version() const override { return world_->cluster_version; }
   absl::Status copy_block(int from, int to) override;
   std::vector<std::vector<int64_t>> expert_rows() const override { return {}; }
 
@@ -62,6 +72,7 @@ class ScriptedModel : public runtime::StepModel {
   void run();
   uint64_t run_row(int row, std::string* problem);
   void spoil(int row, std::span<float> out);
+  bool park(int row);
   std::span<const int32_t> table_of(int row) const;
   void check_shape() const;
 
@@ -72,6 +83,7 @@ class ScriptedModel : public runtime::StepModel {
   kernels::Waker* waker_ = nullptr;
   int waits_left_ = 0;
   std::vector<float> logits_;
+  std::vector<int32_t> parked_;
 };
 
 }  // namespace brigade::tests

@@ -82,6 +82,8 @@ void ShadowKv::copy_block(int from, int to) {
               slots_.begin() + int64_t{to} * block_size_);
 }
 
+void ShadowKv::poison_slot(int64_t slot) { slots_[static_cast<size_t>(slot)] = Slot{}; }
+
 void ShadowKv::poison_block(int block) {
   std::fill_n(slots_.begin() + int64_t{block} * block_size_, block_size_, Slot{});
 }

@@ -30,7 +30,8 @@ class ShadowKv {
   // Is `token` among positions 0..position?
   bool holds(std::span<const int32_t> block_table, int position, int32_t token) const;
   void copy_block(int from, int to);
-  // Makes every slot of a block unreadable.
+  // Makes a slot, or every slot of a block, unreadable.
+  void poison_slot(int64_t slot);
   void poison_block(int block);
 
  private:

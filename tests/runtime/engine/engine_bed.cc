@@ -60,7 +60,8 @@ std::string EngineBed::leak() {
   const auto clean = [this] {
     const runtime::GeneratorStatus status = engine_->status();
     return engine_->idle() && status.kv_blocks_in_use == 0 && status.running_sequences == 0 &&
-           status.waiting_requests == 0 && status.waiting_tokens == 0;
+           status.parked_sequences == 0 && status.waiting_requests == 0 &&
+           status.waiting_tokens == 0;
   };
   if (!eventually(clean)) {
     const runtime::GeneratorStatus status = engine_->status();

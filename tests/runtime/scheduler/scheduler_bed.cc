@@ -161,6 +161,12 @@ void SchedulerBed::write_rows(const runtime::StepPlan& plan) {
     std::string problem;
     for (int i = 0; i < slice.count; ++i) {
       const int position = slice.start + i;
+      if (slice.parked) {
+        const int size = config_.block_size;
+        kv_.poison_slot(int64_t{sequence.blocks[static_cast<size_t>(position / size)]} * size +
+                        position % size);
+        continue;
+      }
       kv_.write(sequence.blocks, position, sequence.tokens[static_cast<size_t>(position)],
                 &problem);
     }
@@ -173,8 +179,9 @@ void SchedulerBed::write_rows(const runtime::StepPlan& plan) {
 }
 
 void SchedulerBed::compute(runtime::StepPlan* plan) {
+  for (runtime::StepSlice& slice : plan->slices) slice.parked = parks && parks(slice);
   write_rows(*plan);
-  scheduler_.step_ended(plan, true);
+  scheduler_.step_ended(plan, true, now_);
   for (const runtime::StepSlice& slice : plan->slices) {
     auto* request = static_cast<BedRequest*>(slice.sequence->request);
     ScheduledSequence* sequence = slice.sequence;
@@ -182,7 +189,7 @@ void SchedulerBed::compute(runtime::StepPlan* plan) {
       collect(request);
       continue;
     }
-    if (!slice.wants_logits) continue;
+    if (slice.parked || !slice.wants_logits) continue;
     scheduler_.confirm(sequence);
     // Sequences of one request differ by their first token.
     const int32_t token = next_token(sequence->tokens);
@@ -253,6 +260,7 @@ std::string SchedulerBed::leak() const {
   if (blocks_.available() != blocks_.total()) return "lost KV blocks";
   if (scheduler_.running_sequences() != 0) return "running sequences";
   if (scheduler_.preempted_sequences() != 0) return "preempted sequences";
+  if (scheduler_.parked_sequences() != 0) return "parked sequences";
   if (scheduler_.queued_requests() != 0) return "queued requests";
   if (scheduler_.next_expiry() != absl::InfiniteFuture()) return "requests that never left";
   if (admission_.live_requests() != 0) return "live requests at the door";

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -63,6 +64,8 @@ class SchedulerBed {
   // Steps until every request has its answer; false when `most_steps` did not do.
   bool run(int most_steps);
   void advance_clock(absl::Duration by) { now_ += by; }
+  // Which slices of a step lack an expert; none at first.
+  std::function<bool(const runtime::StepSlice&)> parks;
 
   // Breaches seen so far: KV reads, changed or repeated tokens, stream bounds. Empty: none.
   const std::string& problem() const { return problem_; }

@@ -14,7 +14,14 @@ namespace {
 
 class History {
  public:
-  explicit History(uint64_t seed) : random_(seed), config_(random_config()), bed_(config_) {}
+  explicit History(uint64_t seed) : random_(seed), config_(random_config()), bed_(config_) {
+    if (pick(3) == 0) parks_left_ = most_parks_ = pick(60);
+    bed_.parks = [this](const runtime::StepSlice&) {
+      if (parks_left_ == 0 || pick(4) != 0) return false;
+      --parks_left_;
+      return true;
+    };
+  }
 
   void run() {
     const int events = 20 + pick(60);
@@ -29,6 +36,7 @@ class History {
   int64_t preemptions() { return bed_.scheduler().counters().preemptions; }
   int64_t hits() { return bed_.scheduler().counters().prefix_hit_tokens; }
   int64_t pauses() { return bed_.scheduler().counters().paused_for_reader; }
+  int64_t parkings() { return bed_.scheduler().counters().parkings; }
   int64_t mixed() { return bed_.scheduler().counters().mixed_steps; }
   int completed() const {
     return static_cast<int>(std::count_if(bed_.requests().begin(), bed_.requests().end(),
@@ -67,6 +75,8 @@ class History {
       any_request()->reads = pick(2) == 0;
     } else if (kind == 6) {
       bed_.advance_clock(absl::Seconds(pick(6)));
+    } else if (kind == 7) {
+      bed_.scheduler().cluster_changed();
     }
     bed_.step();
   }
@@ -95,15 +105,17 @@ class History {
       tokens += static_cast<int64_t>(request->sequences.size()) *
                 (static_cast<int64_t>(request->call.prompt.size()) + request->call.max_tokens);
     }
-    // Each token is computed at most once for each time its sequence runs.
-    const int64_t bound = 10 + tokens * (config_.scheduler.max_preemptions + 2);
+    // Each token is computed at most once for each time its sequence runs; parking costs a step and
+    // a wait.
+    const int64_t bound = 10 + tokens * (config_.scheduler.max_preemptions + 2) + 2 * most_parks_;
     for (int64_t step = 0; step < bound; ++step) {
       if (all_answered()) {
         for (int i = 0; i < 4; ++i) bed_.step();  // steps in flight end
         return;
       }
       if (bed_.step() > 0 || all_answered()) continue;
-      const absl::Time next = bed_.scheduler().next_expiry();
+      const absl::Time next =
+          std::min(bed_.scheduler().next_expiry(), bed_.scheduler().next_retry(bed_.now()));
       ASSERT_NE(next, absl::InfiniteFuture()) << "nothing runs and nothing will expire\n"
                                               << bed_.describe();
       bed_.advance_clock(std::max(absl::ZeroDuration(), next - bed_.now()));
@@ -143,6 +155,7 @@ class History {
   }
 
   std::mt19937_64 random_;
+  int parks_left_ = 0, most_parks_ = 0;
   const BedConfig config_;
   SchedulerBed bed_;
 };
@@ -150,7 +163,7 @@ class History {
 TEST(SchedulerModelCheck, EveryRequestIsAnsweredAndNothingLeaks) {
   const uint64_t first = test_seed(1);
   const int histories = scaled(is_long_run() ? 60000 : 4000, 200);
-  int64_t preemptions = 0, hits = 0, pauses = 0, mixed = 0, completed = 0;
+  int64_t preemptions = 0, hits = 0, pauses = 0, mixed = 0, parkings = 0, completed = 0;
   for (int i = 0; i < histories; ++i) {
     // BRIGADE_TEST_SEED of a failure replays it as the first history.
     const uint64_t seed = first + static_cast<uint64_t>(i);
@@ -162,18 +175,21 @@ TEST(SchedulerModelCheck, EveryRequestIsAnsweredAndNothingLeaks) {
     hits += history.hits();
     pauses += history.pauses();
     mixed += history.mixed();
+    parkings += history.parkings();
     completed += history.completed();
   }
   std::printf(
       "%d histories from seed %llu: %lld requests completed, %lld preemptions, %lld prefix hit "
-      "tokens, %lld pauses, %lld mixed steps\n",
+      "tokens, %lld pauses, %lld mixed steps, %lld parkings\n",
       histories, static_cast<unsigned long long>(first), static_cast<long long>(completed),
       static_cast<long long>(preemptions), static_cast<long long>(hits),
-      static_cast<long long>(pauses), static_cast<long long>(mixed));
+      static_cast<long long>(pauses), static_cast<long long>(mixed),
+      static_cast<long long>(parkings));
   EXPECT_GT(preemptions, 0);
   EXPECT_GT(hits, 0);
   EXPECT_GT(pauses, 0);
   EXPECT_GT(mixed, 0);
+  EXPECT_GT(parkings, 0);
   EXPECT_GT(completed, histories);
 }
 

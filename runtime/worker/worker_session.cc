@@ -131,7 +131,8 @@ Actions WorkerSession::on_message(uint64_t incarnation, const CoordinatorMessage
   if (incarnation != incarnation_ || !has_stream()) return actions;
   heard_ = now;
   const bool is_answer = std::holds_alternative<Registered>(message);
-  const bool may_come_first = is_answer || std::holds_alternative<Dismissed>(message);
+  const bool may_come_first = is_answer || std::holds_alternative<Dismissed>(message) ||
+                              std::holds_alternative<CoordinatorHeartbeat>(message);
   if (is_answer ? state_ != State::kRegistering : !registered() && !may_come_first) {
     lose(
         is_answer ? "it registered this worker twice" : "it spoke before it registered this worker",
@@ -172,7 +173,10 @@ void WorkerSession::on(const ReleaseExperts& message, absl::Time, Actions* actio
   actions->push_back(QueueRelease{message});
 }
 
-void WorkerSession::on(const CoordinatorHeartbeat&, absl::Time, Actions*) {}
+// A coordinator may take its time to answer a registration as long as it shows that it lives.
+void WorkerSession::on(const CoordinatorHeartbeat&, absl::Time now, Actions*) {
+  if (state_ == State::kRegistering) answer_by_ = now + config_.answer_timeout;
+}
 
 void WorkerSession::on(const Dismissed& message, absl::Time, Actions* actions) {
   end(kExitOk, absl::StrCat("dismissed by the coordinator: ", message.reason), actions);

@@ -269,6 +269,15 @@ TEST_F(WorkerSessionTest, NoAnswerToTheRegistrationIsNoCoordinator) {
   EXPECT_EQ(now_ - begin, absl::Seconds(30));
   EXPECT_NE(find<HangUp>(actions), nullptr);
   EXPECT_EQ(session_->state(), State::kBackingOff);
+  // One that shows that it lives may take longer.
+  wait();
+  for (int i = 0; i < 10; ++i) {
+    now_ += absl::Seconds(20);
+    hear(CoordinatorHeartbeat{});
+    EXPECT_TRUE(session_->on_time(now_).empty());
+  }
+  hear(terms());
+  EXPECT_EQ(session_->state(), State::kLinking);
 }
 
 TEST_F(WorkerSessionTest, WrongTermsAndWrongOrderAreHungUpOn) {

@@ -4,16 +4,28 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace brigade::cluster_file {
+namespace {
+
+// What the file says is repeated in sentences; it must not break the line or steer a terminal.
+std::string on_one_line(std::string text) {
+  for (char& c : text) {
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) c = '?';
+  }
+  return text;
+}
+
+}  // namespace
 
 void Problems::add(Place place, std::string key, std::string sentence) {
   if (found_.size() == kMax) {
     ++more_;
     return;
   }
-  found_.push_back({place, std::move(key), std::move(sentence)});
+  found_.push_back({place, on_one_line(std::move(key)), on_one_line(std::move(sentence))});
 }
 
 absl::Status Problems::status() const {

@@ -151,18 +151,36 @@ class TreeBuilder final : public YAML::EventHandler {
   bool started_ = false;
 };
 
-// The place of the first byte that no text file has; nullopt when there is none.
-std::optional<Place> find_control_byte(const std::string& text) {
+// Bytes of the UTF-8 character that starts at `at`; 0 when there is none (broken, longer than
+// needed, a surrogate, past U+10FFFF).
+size_t utf8_length(const std::string& text, size_t at) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(at);
+  if (lead < 0x80) return 1;
+  const size_t length = lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
+  if (length == 0 || at + length > text.size()) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(at + i) & 0xC0) != 0x80) return 0;
+  }
+  const unsigned char second = byte(at + 1);
+  const bool overlong = (lead == 0xE0 && second < 0xA0) || (lead == 0xF0 && second < 0x90);
+  const bool outside = (lead == 0xED && second > 0x9F) || (lead == 0xF4 && second > 0x8F);
+  return overlong || outside ? 0 : length;
+}
+
+// The first thing that no text file has; nullopt when there is none.
+std::optional<Refusal> find_no_text(const std::string& text) {
   Place place;
-  for (const char byte : text) {
-    const auto code = static_cast<unsigned char>(byte);
-    if ((code < 0x20 && byte != '\n' && byte != '\r' && byte != '\t') || code == 0x7f) return place;
-    if (byte == '\n') {
-      ++place.line;
-      place.column = 1;
-    } else {
-      ++place.column;
+  for (size_t at = 0; at < text.size();) {
+    const auto code = static_cast<unsigned char>(text[at]);
+    if ((code < 0x20 && code != '\n' && code != '\r' && code != '\t') || code == 0x7f) {
+      return Refusal{place, "a control character; this is no text file"};
     }
+    const size_t length = utf8_length(text, at);
+    if (length == 0) return Refusal{place, "not UTF-8"};
+    at += length;
+    ++place.column;
+    if (code == '\n') place = {place.line + 1, 1};
   }
   return std::nullopt;
 }
@@ -174,8 +192,8 @@ std::optional<YamlTree> parse_yaml(const std::string& text, Problems* problems) 
     problems->add({}, "", absl::StrCat("larger than ", kMaxFileBytes >> 20, " MiB"));
     return std::nullopt;
   }
-  if (const auto place = find_control_byte(text)) {
-    problems->add(*place, "", "a control character; this is no text file");
+  if (const auto refusal = find_no_text(text)) {
+    problems->add(refusal->place, "", refusal->sentence);
     return std::nullopt;
   }
   try {

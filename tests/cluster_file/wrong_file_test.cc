@@ -50,6 +50,10 @@ TEST(WrongFileTest, Structure) {
        "2:1: model: appears twice; the first is in line 1"},
       {"model: {path: a, path: b}\n", "1:18: model.path: appears twice; the first is in line 1"},
       {"model: {path: model}\nworker: []\n", "2:1: worker: unknown key; did you mean workers?"},
+      {"model: {path: model}\n\"a\\nb\\e\": 1\n",
+       "2:1: a?b?: unknown key; known: name, model, numerics, hosts, coordinator, workers, "
+       "placement, "
+       "timeouts, security, launch"},
       {"model: {path: model}\n? [a]\n: b\n", "2:3: a key must be a word"},
       {"model: {path: model}\n<<: {name: b}\n",
        "2:1: <<: merging (<<) is not done here; write the keys out"},
@@ -65,6 +69,11 @@ TEST(WrongFileTest, Structure) {
       {"model: {name: b}\n", "1:8: model.path: is missing"},
       {"model: {path: model}\nworkers:\n  - host: a\n", "3:5: workers[0].name: is missing"},
       {"model: !!map {path: model}\n", "1:8: the tag tag:yaml.org,2002:map has no meaning here"},
+      {"# \xe2\x98\xba \xc3\xa9\nname: \xff\n", "2:7: not UTF-8"},
+      {"\xe0\x80\xaf", "1:1: not UTF-8"},
+      {"\xed\xa0\x80", "1:1: not UTF-8"},
+      {"\xf4\x90\x80\x80", "1:1: not UTF-8"},
+      {"\xe2\x98", "1:1: not UTF-8"},
       {"model: {path: \x01}\n", "1:15: a control character; this is no text file"},
   });
 }

@@ -10,6 +10,8 @@
 namespace brigade::cluster_file {
 namespace {
 
+constexpr int64_t kMaxWorkers = 1024;
+
 std::string worker_key(int role, const char* key) {
   return absl::StrCat("workers[", role, "].", key);
 }
@@ -37,6 +39,19 @@ bool check_host_of_role(const RuleContext& c, const std::string& key, const std:
   for (const v1::Host& each : c.file.hosts()) known.push_back(each.name());
   c.fault(key, absl::StrCat("there is no host \"", host, "\"", hint(host, known)));
   return false;
+}
+
+// Before anything is written out.
+bool check_worker_count(const RuleContext& c) {
+  int64_t sum = 0;
+  for (int i = 0; i < c.file.workers_size(); ++i) {
+    sum += c.file.workers(i).count();
+    if (sum <= kMaxWorkers) continue;
+    c.fault(absl::StrCat("workers[", i, "]"),
+            absl::StrCat("makes more than ", kMaxWorkers, " workers"));
+    return false;
+  }
+  return true;
 }
 
 void check_worker_names(const RuleContext& c) {
@@ -83,6 +98,7 @@ bool check_names(const RuleContext& c) {
   for (int i = 0; i < c.file.workers_size(); ++i) {
     if (!check_host_of_role(c, worker_key(i, "host"), c.file.workers(i).host())) all_there = false;
   }
+  if (!check_worker_count(c)) return false;
   check_worker_names(c);
   check_devices(c);
   return all_there;

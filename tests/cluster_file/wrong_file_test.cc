@@ -173,6 +173,9 @@ TEST(WrongFileTest, NamesAndNumbers) {
        "4:6: workers[1].name: there are two workers \"w-1\"; the first is workers[0]"},
       {"model: {path: model}\nworkers: [{name: w, count: 0}]\n",
        "2:28: workers[0].count: is 0, must be from 1 to 256"},
+      {"model: {path: model}\nworkers:\n  - &w {name: w, count: 256}\n  - *w\n  - *w\n  - *w\n  - "
+       "*w\n",
+       "7:5: workers[4]: makes more than 1024 workers"},
       {"model: {path: model}\nworkers: [{name: w, count: 80, device: 'cuda:{index}'}]\n",
        "2:21: workers[0].count: {index} goes past the last device, cuda:63"},
       {"model: {path: model}\ncoordinator: {device: 'cuda:{index}'}\n",

@@ -7,10 +7,11 @@
 
 int main(int argc, char** argv) {
   namespace launcher = brigade::launcher;
-  CLI::App app("brigade: talk to a Brigade server and look at models.");
+  CLI::App app("brigade: start a Brigade cluster, talk to it and look at models.");
   app.require_subcommand(1);
   app.set_version_flag("--version", "brigade 0.1.0");
   app.footer(std::string("Examples:\n"
+                         "  brigade up deploy/configs/one_host_cpu.yaml\n"
                          "  brigade generate --prompt 'Once upon a time'\n"
                          "  brigade status\n"
                          "  brigade bench --prompts prompts.jsonl --concurrency 8\n"
@@ -19,8 +20,10 @@ int main(int argc, char** argv) {
              launcher::kExitCodesHelp);
   const std::vector<launcher::Verb> verbs = {
       launcher::add_generate_verb(app), launcher::add_status_verb(app),
-      launcher::add_bench_verb(app), launcher::add_inspect_verb(app),
-      launcher::add_validate_verb(app)};
+      launcher::add_bench_verb(app),    launcher::add_inspect_verb(app),
+      launcher::add_validate_verb(app), launcher::add_up_verb(app),
+      launcher::add_down_verb(app),     launcher::add_ps_verb(app),
+      launcher::add_logs_verb(app),     launcher::add_restart_verb(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

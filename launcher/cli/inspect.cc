@@ -1,27 +1,18 @@
 // brigade inspect: hands over to brigade-model, which reads checkpoints.
 #include <unistd.h>
 
-#include <climits>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "launcher/cli/own_folder.h"
 #include "launcher/cli/verb.h"
 #include "launcher/exit_codes.h"
 
 namespace brigade::launcher {
 namespace {
-
-// The folder of this program; its siblings are found there.
-std::string own_folder() {
-  char path[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof(path));
-  if (length <= 0) return ".";
-  const std::string full(path, static_cast<size_t>(length));
-  return full.substr(0, full.rfind('/'));
-}
 
 absl::Status run(const std::vector<std::string>& arguments) {
   const std::string program = own_folder() + "/brigade-model";

@@ -21,6 +21,11 @@ Verb add_status_verb(CLI::App& root);
 Verb add_bench_verb(CLI::App& root);
 Verb add_inspect_verb(CLI::App& root);
 Verb add_validate_verb(CLI::App& root);
+Verb add_up_verb(CLI::App& root);
+Verb add_down_verb(CLI::App& root);
+Verb add_ps_verb(CLI::App& root);
+Verb add_logs_verb(CLI::App& root);
+Verb add_restart_verb(CLI::App& root);
 
 // --server, TLS and token flags, shared by the verbs that talk to a server.
 void add_connect_flags(CLI::App& app, ConnectOptions* options);

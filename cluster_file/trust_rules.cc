@@ -1,15 +1,18 @@
 #include <map>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "cluster_file/cluster_layout.h"
 #include "cluster_file/rules.h"
 
 namespace brigade::cluster_file {
 namespace {
 
-constexpr char kHostWord[] = "{host}";
+// What launch.remote_shell may hold in braces; the first two say where.
+constexpr const char* kShellWords[] = {"{host}", "{address}", "{command}"};
 
 bool has_workers(const RuleContext& c) { return !c.file.workers().empty(); }
 
@@ -132,13 +135,12 @@ void check_remote_shell(const RuleContext& c) {
   std::set<std::string> used = {c.file.coordinator().host()};
   for (const v1::WorkerRole& worker : c.file.workers()) used.insert(worker.host());
   std::string shell = c.file.launch().remote_shell();
-  bool has_host = false;
-  for (size_t at = shell.find(kHostWord); at != std::string::npos; at = shell.find(kHostWord)) {
-    has_host = true;
-    shell.erase(at, sizeof(kHostWord) - 1);
-  }
+  const bool has_host =
+      absl::StrContains(shell, kShellWords[0]) || absl::StrContains(shell, kShellWords[1]);
+  for (const char* word : kShellWords) shell = absl::StrReplaceAll(shell, {{word, ""}});
   if (shell.find_first_of("{}") != std::string::npos) {
-    c.fault("launch.remote_shell", "has another word in braces than {host}");
+    c.fault("launch.remote_shell",
+            "has another word in braces than {host}, {address} and {command}");
   } else if (used.size() > 1 && !has_host) {
     c.fault("launch.remote_shell",
             absl::StrCat("has no {host}, but the roles are on ", used.size(), " hosts"));

@@ -241,7 +241,8 @@ TEST(WrongFileTest, Trust) {
        "workers: [{name: w, host: b}]\n",
        "2:10: launch.remote_shell: has no {host}, but the roles are on 2 hosts"},
       {"model: {path: model}\nlaunch: {remote_shell: 'ssh {user}@{host}'}\n",
-       "2:10: launch.remote_shell: has another word in braces than {host}"},
+       "2:10: launch.remote_shell: has another word in braces than {host}, {address} and "
+       "{command}"},
   });
 }
 

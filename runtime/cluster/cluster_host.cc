@@ -150,8 +150,7 @@ absl::StatusOr<std::unique_ptr<expert_parallel::Exchange>> ClusterHost::make_exc
       auto exchange,
       expert_parallel::ClusterExchange::create(
           device, links_, &shard,
-          {.geometry = settings_.geometry, .microbatch = made_exchanges_, .max_rows = max_rows,
-                                  .homeless_rows = expert_parallel::HomelessRows::kWait}));
+          {.geometry = settings_.geometry, .microbatch = made_exchanges_, .max_rows = max_rows}));
   ++made_exchanges_;
   return std::make_unique<ViewedExchange>(board_, std::move(exchange));
 }

@@ -65,6 +65,8 @@ class WorkerLinks final : public LoopClient {
   Party self() const { return {kCoordinator, config_.incarnation}; }
   // Any thread.
   const RefusalCounts& refusals() const { return refusals_; }
+  // Answers refused: by a check, or because their link had been closed.
+  uint64_t refused_frames() const { return refusals_.total() + transport_->strangers_refused(); }
   uint64_t rows_sent(Rank rank) const;
   uint64_t frames_sent(Rank rank) const;
 

@@ -106,7 +106,8 @@ class Transport {
   // their memory must then never be reused.
   virtual absl::Status shut_down(absl::Time deadline) = 0;
 
-  // Messages that belonged to no link, and were thrown away.
+  // Messages that belonged to no link, and were thrown away: of outsiders, and what a peer sent
+  // after its link was closed. Any thread.
   virtual uint64_t strangers_refused() const = 0;
 };
 

@@ -1,5 +1,6 @@
 #include "expert_parallel/transport/ucx_transport.h"
 
+#include <atomic>
 #include <ucp/api/ucp.h>
 
 #include <algorithm>
@@ -69,7 +70,7 @@ class UcxTransport final : public Transport {
   std::vector<ucx::Outcomes::Sent> reporting_;
   bool closed_ = false;  // some link waits to be reclaimed
   bool started_ = false;
-  uint64_t strangers_ = 0;
+  std::atomic<uint64_t> strangers_{0};
   ucx::Worker worker_;  // last: it goes before the links that it writes into
 };
 

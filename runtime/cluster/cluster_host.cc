@@ -193,7 +193,7 @@ ClusterStatus ClusterHost::status() const {
   status.late_answers = totals.late_answers;
   status.declined_terms = totals.declined_terms;
   status.replayed_rows_by_layer = totals.replayed_rows_by_layer;
-  status.refused_frames = links_.refusals().total();
+  status.refused_frames = links_.refused_frames();
   status.coordinator_expert_bytes = static_cast<int64_t>(home_.resident_bytes());
   for (WorkerStatus& worker : status.workers) {
     worker.rows_sent = links_.rows_sent(worker.rank);

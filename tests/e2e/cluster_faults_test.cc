@@ -129,9 +129,10 @@ void ClusterFaultsTest::run_rounds(int rounds, bool stop_some) {
   ASSERT_TRUE(status.ok()) << status.status();
   const v1::Cluster& counts = status->cluster();
   std::printf("%d rounds: %d killed, %d stopped (%d went on after being declared lost); %lld answers, "
-              "0 failed, 0 changed\n",
+              "%lld failed, %lld changed\n",
               tally_.rounds, tally_.kills, tally_.stops, tally_.continued,
-              static_cast<long long>(load.completed()));
+              static_cast<long long>(load.completed()), static_cast<long long>(load.failed()),
+              static_cast<long long>(load.changed()));
   std::printf("%d rounds hit outstanding rows; rows sent again %lld, parked %lld; late answers %lld, "
               "refused frames %lld\n",
               tally_.hit_outstanding, static_cast<long long>(counts.replayed_rows()),
@@ -149,6 +150,7 @@ void ClusterFaultsTest::run_rounds(int rounds, bool stop_some) {
   if (rounds >= 100) {
     EXPECT_THAT(counts.replayed_rows_by_layer(), testing::Each(testing::Gt(0)));
     EXPECT_GE(counts.workers_joined(), kWorkers + rounds);
+    EXPECT_GT(counts.refused_frames(), 0) << "what stopped workers sent after their loss";
   }
 }
 

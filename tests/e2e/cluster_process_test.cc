@@ -163,7 +163,12 @@ TEST(ClusterProcessTest, WhatDoesNotFitIsRefusedWithASentence) {
     cluster.start_worker(0);
     EXPECT_EQ(cluster.worker(0)->wait(), 2) << cluster.worker_log(0);
     EXPECT_THAT(cluster.worker_log(0), HasSubstr(wrong.says));
-    const auto status = cluster.status();
+    auto status = cluster.status();
+    const absl::Time deadline = absl::Now() + absl::Seconds(10);
+    while (status.ok() && status->cluster().workers_refused() == 0 && absl::Now() < deadline) {
+      absl::SleepFor(absl::Milliseconds(5));
+      status = cluster.status();
+    }
     ASSERT_TRUE(status.ok()) << status.status();
     EXPECT_EQ(status->cluster().workers_refused(), 1);
     EXPECT_FALSE(status->ready());

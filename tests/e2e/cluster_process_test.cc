@@ -150,15 +150,16 @@ TEST(ClusterProcessTest, SigtermToTheCoordinatorEndsTheWorkers) {
 
 TEST(ClusterProcessTest, WhatDoesNotFitIsRefusedWithASentence) {
   struct Case {
+    std::string model;
     std::vector<std::string> flags;
     const char* says;
   };
   const Case cases[] = {
-      {{"--wire-dtype", "bf16"}, "numerics"},
-      {{"--model", source_dir() + "/tests/data/golden/mixtral_many_experts"}, "model"},
+      {"", {"--wire-dtype", "bf16"}, "numerics"},
+      {source_dir() + "/tests/data/golden/mixtral_many_experts", {}, "fingerprint"},
   };
   for (const Case& wrong : cases) {
-    ProcessCluster cluster({.workers = 1, .worker_flags = wrong.flags});
+    ProcessCluster cluster({.worker_model = wrong.model, .workers = 1, .worker_flags = wrong.flags});
     ASSERT_TRUE(cluster.start_coordinator()) << cluster.why();
     cluster.start_worker(0);
     EXPECT_EQ(cluster.worker(0)->wait(), 2) << cluster.worker_log(0);

@@ -38,9 +38,12 @@ ProcessCluster::~ProcessCluster() {
   if (!testing::Test::HasFailure()) std::filesystem::remove_all(folder_, ignored);
 }
 
+std::string ProcessCluster::model_folder() const {
+  return options_.model.empty() ? source_dir() + "/models/demo/target" : options_.model;
+}
+
 std::vector<std::string> ProcessCluster::coordinator_argv() const {
-  const std::string model =
-      options_.model.empty() ? source_dir() + "/models/demo/target" : options_.model;
+  const std::string model = model_folder();
   std::vector<std::string> argv = {program_folder() + "/brigade-coordinator",
                                    "--model", model,
                                    "--listen", absl::StrCat("127.0.0.1:", port_),
@@ -62,8 +65,7 @@ std::vector<std::string> ProcessCluster::coordinator_argv() const {
 }
 
 std::vector<std::string> ProcessCluster::worker_argv(int index) const {
-  const std::string model =
-      options_.model.empty() ? source_dir() + "/models/demo/target" : options_.model;
+  const std::string model = options_.worker_model.empty() ? model_folder() : options_.worker_model;
   std::vector<std::string> argv = {program_folder() + "/brigade-expert-worker",
                                    "--join", control_address(),
                                    "--model", model,

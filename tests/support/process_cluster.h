@@ -14,7 +14,8 @@
 namespace brigade::tests {
 
 struct ProcessClusterOptions {
-  std::string model;  // folder; empty: the demo model
+  std::string model;         // folder; empty: the demo model
+  std::string worker_model;  // another one for the workers; empty: the same
   int workers = 2;    // 0: one process, no control port
   std::vector<std::string> coordinator_flags, worker_flags;  // appended
   // Short, so that a stopped worker is declared lost soon.
@@ -54,6 +55,7 @@ class ProcessCluster {
   std::vector<std::string> worker_argv(int index) const;
 
  private:
+  std::string model_folder() const;
   std::vector<std::string> coordinator_argv() const;
 
   const ProcessClusterOptions options_;

@@ -1,0 +1,45 @@
+#include "runtime/speculative/survival.h"
+
+#include <algorithm>
+
+namespace brigade::runtime {
+namespace {
+
+// Weight, in tested drafts, of what is believed without counts.
+constexpr double kPriorWeight = 8;
+constexpr double kFirstGuess = 0.7;
+constexpr double kUntestedKeep = 1 - 1.0 / 400;
+
+}  // namespace
+
+Survival::Survival(double memory) : keep_(1 - 1 / memory) {}
+
+void Survival::record(int tested, int accepted) {
+  // Drafts after a refusal were not put to the test.
+  const int known = std::min({tested, accepted + 1, kMaxDraftDepth});
+  for (int i = 0; i < known; ++i) {
+    const auto at = static_cast<size_t>(i);
+    tested_[at] = tested_[at] * keep_ + 1;
+    accepted_[at] = accepted_[at] * keep_ + (i < accepted);
+  }
+}
+
+void Survival::fade(int position) {
+  for (auto at = static_cast<size_t>(position); at < tested_.size(); ++at) {
+    tested_[at] *= kUntestedKeep;
+    accepted_[at] *= kUntestedKeep;
+  }
+}
+
+double Survival::conditional(int position, const Survival* wider) const {
+  const auto at = static_cast<size_t>(std::min(position, kMaxDraftDepth - 1));
+  double prior = kFirstGuess;
+  if (wider != nullptr) {
+    prior = wider->conditional(position, nullptr);
+  } else if (position > 0) {
+    prior = conditional(position - 1, nullptr);
+  }
+  return (accepted_[at] + kPriorWeight * prior) / (tested_[at] + kPriorWeight);
+}
+
+}  // namespace brigade::runtime

@@ -189,11 +189,12 @@ void Membership::assign_layer(int moe_layer, std::vector<std::vector<ExpertKey>>
       unassigned.push_back(e);  // above its share: moves
     }
   }
+  // Rank by rank, so that each gets runs of neighbours.
+  size_t next = 0;
   for (const int e : unassigned) {
-    const Rank rank = *std::min_element(ranks.begin(), ranks.end(), [&](Rank a, Rank b) {
-      return carried[a + 1] < carried[b + 1];
-    });
-    ++carried[rank + 1];
+    while (carried[ranks[next] + 1] >= low + (may_exceed > 0)) CHECK(++next < ranks.size());
+    const Rank rank = ranks[next];
+    if (carried[rank + 1]++ == low) --may_exceed;
     Expert& expert = at({moe_layer, e});
     if (owner(expert) == rank) continue;
     if (std::find(expert.holders.begin(), expert.holders.end(), rank) != expert.holders.end()) continue;

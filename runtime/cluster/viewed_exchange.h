@@ -23,6 +23,7 @@ class ViewedExchange final : public expert_parallel::Exchange {
   const void* answers() const override { return exchange_->answers(); }
   kernels::DType answer_dtype() const override { return exchange_->answer_dtype(); }
   std::span<const int32_t> parked_rows() const override { return exchange_->parked_rows(); }
+  // The board's, so that a change between two steps shows.
   uint64_t view_version() const override { return board_.number(); }
 
  private:

@@ -12,7 +12,7 @@
 namespace brigade::tests {
 namespace {
 
-constexpr int kLongestPrompt = 70, kMostTokens = 18;
+constexpr int kMostTokens = 18;
 
 int pick(std::mt19937_64& random, int low, int high) {
   return low + static_cast<int>(random() % static_cast<uint64_t>(high - low + 1));
@@ -23,10 +23,10 @@ T one_of(std::mt19937_64& random, std::initializer_list<T> choices) {
   return *(choices.begin() + pick(random, 0, static_cast<int>(choices.size()) - 1));
 }
 
-std::vector<runtime::GenerateRequest> make_probes(int vocab) {
-  const std::vector<int32_t> shared = some_prompt(1, kLongestPrompt, vocab);
+std::vector<runtime::GenerateRequest> make_probes(int vocab, int longest) {
+  const std::vector<int32_t> shared = some_prompt(1, longest, vocab);
   std::vector<runtime::GenerateRequest> probes;
-  for (const int length : {3, 17, 40, kLongestPrompt}) {
+  for (const int length : {3, 17, 40, longest}) {
     for (const double temperature : {0.0, 0.8}) {
       auto request = request_of({shared.begin(), shared.begin() + length}, 0);
       const int index = static_cast<int>(probes.size());
@@ -45,6 +45,12 @@ std::vector<runtime::GenerateRequest> make_probes(int vocab) {
 
 }  // namespace
 
+int count_differences(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b) {
+  int differences = 0;
+  for (size_t i = 0; i < a.size(); ++i) differences += a[i] != b[i] ? 1 : 0;
+  return differences;
+}
+
 std::string golden_checkpoint(const std::string& name) {
   return source_dir() + "/tests/data/golden/" + name;
 }
@@ -56,16 +62,19 @@ std::string Circumstances::describe() const {
                       threads, ", microbatches ", microbatches, ", blocks ", num_blocks, " of ",
                       block_size, ", rows ", max_rows, ", sequences ", max_sequences, ", chunk ",
                       prefill_chunk, ", prefix cache ", prefix_cache, ", warm ", warm_probes,
-                      ", neighbours ", neighbours, ", together ", together, ", seed ", seed);
+                      ", neighbours ", neighbours, ", together ", together, ", wire ",
+                      kernels::dtype_name(wire_dtype), ", seed ", seed);
 }
 
-absl::StatusOr<IdentitySubject> IdentitySubject::open(const std::string& folder) {
+absl::StatusOr<IdentitySubject> IdentitySubject::open(const std::string& folder,
+                                                      int longest_prompt) {
   ASSIGN_OR_RETURN(const runtime::OpenedModel model, runtime::open_model(folder));
   IdentitySubject subject;
   subject.folder_ = folder;
   subject.name_ = std::filesystem::path(folder).filename().string();
   subject.vocab_ = model.spec.vocab;
-  subject.probes_ = make_probes(model.spec.vocab);
+  subject.longest_prompt_ = longest_prompt;
+  subject.probes_ = make_probes(model.spec.vocab, longest_prompt);
   return subject;
 }
 
@@ -77,7 +86,7 @@ Circumstances IdentitySubject::random(std::mt19937_64& random, bool wide, bool c
   made.threads = pick(random, 1, 3);
   made.microbatches = wide ? 1 : pick(random, 1, 3);
   made.block_size = crowded ? one_of(random, {4, 8}) : one_of(random, {8, 16, 32});
-  const int longest = (kLongestPrompt + kMostTokens) / made.block_size + 1;
+  const int longest = (longest_prompt_ + kMostTokens) / made.block_size + 1;
   // Crowded: hardly more than the longest sequence needs, so that blocks run out.
   made.num_blocks = crowded ? longest + pick(random, 1, 2 * longest) : longest * 30;
   made.max_rows = wide ? pick(random, 40, 96) : pick(random, 4, 96);
@@ -95,7 +104,7 @@ Circumstances IdentitySubject::random(std::mt19937_64& random, bool wide, bool c
 runtime::GenerateRequest IdentitySubject::neighbour(std::mt19937_64& random) const {
   // Half of them begin as the probes do.
   const int seed = pick(random, 0, 1) == 0 ? 1 : pick(random, 100, 1000);
-  auto request = request_of(some_prompt(seed, pick(random, 1, kLongestPrompt), vocab_),
+  auto request = request_of(some_prompt(seed, pick(random, 1, longest_prompt_), vocab_),
                             pick(random, 1, kMostTokens));
   request.sampling.temperature = pick(random, 0, 1) == 0 ? 0 : 0.8;
   request.sampling.seed = random();
@@ -104,7 +113,7 @@ runtime::GenerateRequest IdentitySubject::neighbour(std::mt19937_64& random) con
 }
 
 absl::StatusOr<std::unique_ptr<runtime::Engine>> IdentitySubject::start(
-    const Circumstances& circumstances, const PlantedFaults& faults, kernels::Device& device,
+    const Circumstances& circumstances, const ReplacedParts& parts, kernels::Device& device,
     runtime::LoadedModel* model) const {
   runtime::LoadOptions options;
   options.kv = {.block_size = circumstances.block_size,
@@ -112,24 +121,26 @@ absl::StatusOr<std::unique_ptr<runtime::Engine>> IdentitySubject::start(
                 .poison = true};
   options.limits = {.max_rows = circumstances.max_rows,
                     .max_sequences = circumstances.max_sequences,
-                    .max_blocks = (kLongestPrompt + kMostTokens) / circumstances.block_size + 1,
+                    .max_blocks = (longest_prompt_ + kMostTokens) / circumstances.block_size + 1,
                     .max_logit_rows = circumstances.max_sequences};
   options.microbatches = circumstances.microbatches;
-  options.max_context = kLongestPrompt + kMostTokens + 1;
-  options.make_exchange = faults.exchange;
+  options.max_context = longest_prompt_ + kMostTokens + 1;
+  options.make_exchange = parts.exchange;
+  options.load_experts = parts.load_experts;
+  options.wire_dtype = circumstances.wire_dtype;
   ASSIGN_OR_RETURN(*model, runtime::load_model(folder_, device, options));
-  runtime::EngineParts parts;
+  runtime::EngineParts engine_parts;
   for (auto& pass : model->passes) {
     std::unique_ptr<runtime::StepModel> step_model = std::move(pass);
-    if (faults.wrap) step_model = faults.wrap(std::move(step_model));
-    parts.models.push_back(std::move(step_model));
+    if (parts.wrap) step_model = parts.wrap(std::move(step_model));
+    engine_parts.models.push_back(std::move(step_model));
   }
-  parts.kv = model->kv->geometry();
+  engine_parts.kv = model->kv->geometry();
   runtime::EngineConfig config;
   config.max_running_sequences = 48;
   config.prefill_chunk = circumstances.prefill_chunk;
   config.max_preemptions = circumstances.max_preemptions;
-  ASSIGN_OR_RETURN(auto engine, runtime::Engine::create(config, std::move(parts)));
+  ASSIGN_OR_RETURN(auto engine, runtime::Engine::create(config, std::move(engine_parts)));
   engine->start();
   if (!eventually([&] { return engine->status().ready; })) {
     return absl::UnavailableError(engine->status().not_ready_reason);
@@ -138,11 +149,12 @@ absl::StatusOr<std::unique_ptr<runtime::Engine>> IdentitySubject::start(
 }
 
 absl::StatusOr<ProbeOutcome> IdentitySubject::run(const Circumstances& circumstances,
-                                                  const PlantedFaults& faults) const {
+                                                  const ReplacedParts& parts) const {
   ASSIGN_OR_RETURN(const auto device,
                    kernels::Device::create(circumstances.device, circumstances.threads));
   runtime::LoadedModel model;  // outlives the engine
-  ASSIGN_OR_RETURN(const auto engine, start(circumstances, faults, *device, &model));
+  ASSIGN_OR_RETURN(const auto engine, start(circumstances, parts, *device, &model));
+  if (parts.once_ready) parts.once_ready();
   std::mt19937_64 random(circumstances.seed);
   const auto submit = [&](runtime::GenerateRequest request) {
     request.use_prefix_cache = circumstances.prefix_cache;
@@ -180,6 +192,7 @@ absl::StatusOr<ProbeOutcome> IdentitySubject::run(const Circumstances& circumsta
   }
   eventually([&] { return engine->idle() && engine->status().kv_blocks_in_use == 0; });
   outcome.status = engine->status();
+  if (parts.before_the_end) parts.before_the_end();
   engine->stop();
   return outcome;
 }

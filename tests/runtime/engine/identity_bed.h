@@ -31,14 +31,18 @@ struct Circumstances {
   int warm_probes = 0;    // probes asked beforehand, so that their prefixes are found again
   int neighbours = 0;     // other requests beside the probes
   bool together = false;  // probes run at the same time; else one after the other
-  uint64_t seed = 0;      // of order and neighbours
+  kernels::DType wire_dtype = kernels::DType::kF32;  // this one may show
+  uint64_t seed = 0;                                 // of order and neighbours
   std::string describe() const;
 };
 
-// Replaces parts of the model, to plant faults.
-struct PlantedFaults {
+// Parts of the model that are not the usual ones: experts elsewhere, planted faults.
+struct ReplacedParts {
   runtime::ExchangeFactory exchange;
+  bool load_experts = true;
   std::function<std::unique_ptr<runtime::StepModel>(std::unique_ptr<runtime::StepModel>)> wrap;
+  std::function<void()> once_ready;      // before the first request
+  std::function<void()> before_the_end;  // all is answered, the model still lives
 };
 
 struct ProbeOutcome {
@@ -50,27 +54,31 @@ class IdentitySubject {
  public:
   // Reads the checkpoint's sizes and makes probes: short and long prompts, some with a common
   // beginning, greedy and at temperature 0.8, one with three sequences.
-  static absl::StatusOr<IdentitySubject> open(const std::string& folder);
+  static absl::StatusOr<IdentitySubject> open(const std::string& folder, int longest_prompt = 70);
 
   const std::string& name() const { return name_; }
+  const std::string& folder() const { return folder_; }
   // The fixed circumstances that all others are compared with: everything alone and at once.
   Circumstances plain() const;
   // `wide`: 16 sequences and more in one step.
   Circumstances random(std::mt19937_64& random, bool wide, bool crowded) const;
   absl::StatusOr<ProbeOutcome> run(const Circumstances& circumstances,
-                                   const PlantedFaults& faults = {}) const;
+                                   const ReplacedParts& parts = {}) const;
 
  private:
   absl::StatusOr<std::unique_ptr<runtime::Engine>> start(const Circumstances& circumstances,
-                                                         const PlantedFaults& faults,
+                                                         const ReplacedParts& parts,
                                                          kernels::Device& device,
                                                          runtime::LoadedModel* model) const;
   runtime::GenerateRequest neighbour(std::mt19937_64& random) const;
 
   std::string folder_, name_;
-  int vocab_ = 0;
+  int vocab_ = 0, longest_prompt_ = 0;
   std::vector<runtime::GenerateRequest> probes_;
 };
+
+// How many probes' bits differ.
+int count_differences(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b);
 
 // Folder of a committed golden checkpoint, or of the demo model's target.
 std::string golden_checkpoint(const std::string& name);

@@ -68,13 +68,6 @@ struct Witness {
   }
 };
 
-// Counts probes whose bits differ from the plain run's.
-int count_differences(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b) {
-  int differences = 0;
-  for (size_t i = 0; i < a.size(); ++i) differences += a[i] != b[i] ? 1 : 0;
-  return differences;
-}
-
 void compare_circumstances(const std::string& folder, int combinations, std::mt19937_64& random,
                            Witness* witness) {
   const auto subject = IdentitySubject::open(folder);
@@ -142,9 +135,9 @@ class NudgedByNeighbours : public runtime::StepModel {
 TEST(Identity, APlantedUlpByBatchNeighboursIsCaught) {
   const auto subject = IdentitySubject::open(golden_checkpoint("mixtral_top2"));
   ASSERT_TRUE(subject.ok()) << subject.status();
-  const PlantedFaults faults{.exchange = {}, .wrap = [](std::unique_ptr<runtime::StepModel> model) {
-                               return std::make_unique<NudgedByNeighbours>(std::move(model));
-                             }};
+  const ReplacedParts faults{.wrap = [](std::unique_ptr<runtime::StepModel> model) {
+    return std::make_unique<NudgedByNeighbours>(std::move(model));
+  }};
   Circumstances alone = subject->plain();
   Circumstances batched = alone;
   batched.together = true;
@@ -162,9 +155,9 @@ TEST(Identity, APlantedSplitOfKOverThreadsIsCaught) {
     const auto exchange = split_k_exchange(folder, fixed_parts);
     ASSERT_TRUE(exchange.ok()) << exchange.status();
     Circumstances circumstances = subject->plain();
-    const auto one = subject->run(circumstances, {.exchange = *exchange, .wrap = {}});
+    const auto one = subject->run(circumstances, {.exchange = *exchange});
     circumstances.threads = 3;
-    const auto three = subject->run(circumstances, {.exchange = *exchange, .wrap = {}});
+    const auto three = subject->run(circumstances, {.exchange = *exchange});
     ASSERT_TRUE(one.ok()) << one.status();
     ASSERT_TRUE(three.ok()) << three.status();
     const int differences = count_differences(one->fingerprints, three->fingerprints);

@@ -30,7 +30,8 @@ MAY_INCLUDE = {
                             "runtime/request", "runtime/tokenizer", "proto", "brigade"],
     # A draft worker runs a model of its own: of the scheduler's room it needs only the accounts of KV blocks.
     "runtime/draft_worker": ["kernels", "runtime/model", "runtime/sampling", "runtime/request", "runtime/speculative",
-                             "runtime/scheduler/kv_blocks.h", "runtime/tokenizer", "proto", "brigade"],
+                             "runtime/scheduler/kv_blocks.h", "runtime/tokenizer", "runtime/worker/dial.h",
+                             "cluster_file", "proto", "brigade"],
     # The control port is a door like the API's: one set of rules for addresses, TLS and tokens.
     "runtime/cluster": ["kernels/core", "expert_parallel", "proto", "brigade", "runtime/files",
                         "runtime/api/server_credentials.h", "runtime/api/door_options.h"],

@@ -22,15 +22,24 @@ namespace {
 // How often the files are looked at for new certificates; gRPC takes whole seconds.
 constexpr unsigned int kReloadSeconds = 1;
 
-// What a door asks of tokens: the roles it takes, when any of them has a token.
+// Of a call at that door. The control port serves two kinds of worker; neither may pass for the
+// other.
+std::vector<Role> roles_taken(DoorKind kind, std::string_view path) {
+  if (kind == DoorKind::kApi) return {Role::kClient, Role::kOperator};
+  return {path.starts_with("/brigade.v1.DraftControl/") ? Role::kDraft : Role::kWorker};
+}
+
+// Once one of these has a token, calls must carry one.
+std::vector<Role> roles_guarded(DoorKind kind) {
+  if (kind == DoorKind::kApi) return {Role::kClient, Role::kOperator};
+  return {Role::kWorker, Role::kDraft};
+}
+
+// What a door asks of tokens: one of a role that the call is for.
 class TokenCheck final : public grpc::AuthMetadataProcessor {
  public:
-  TokenCheck(std::shared_ptr<const AccessTokens> tokens, std::vector<Role> taken)
-      : tokens_(std::move(tokens)), taken_(std::move(taken)) {
-    std::vector<std::string> names;
-    for (const Role role : taken_) names.emplace_back(role_name(role));
-    needed_ = absl::StrCat(absl::StrJoin(names, " or "), " token");
-  }
+  TokenCheck(std::shared_ptr<const AccessTokens> tokens, DoorKind kind)
+      : tokens_(std::move(tokens)), kind_(kind) {}
 
   bool IsBlocking() const override { return false; }
 
@@ -38,39 +47,42 @@ class TokenCheck final : public grpc::AuthMetadataProcessor {
   // may look at the role again.
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata*,
                        OutputMetadata*) override {
-    const auto path = metadata.find(":path");
-    if (path != metadata.end() && path->second.starts_with("/grpc.health.v1.Health/")) {
-      return grpc::Status::OK;
+    std::string_view path;
+    if (const auto found = metadata.find(":path"); found != metadata.end()) {
+      path = {found->second.data(), found->second.size()};
     }
+    if (path.starts_with("/grpc.health.v1.Health/")) return grpc::Status::OK;
+    const std::vector<Role> taken = roles_taken(kind_, path);
     const auto given = metadata.find("authorization");
     if (given == metadata.end()) {
       return {grpc::StatusCode::UNAUTHENTICATED,
-              absl::StrCat("authorization: missing; send Bearer and a ", needed_)};
+              absl::StrCat("authorization: missing; send Bearer and a ", token_of(taken))};
     }
     const auto role = tokens_->role_of({given->second.data(), given->second.size()});
     if (!role) {
       return {grpc::StatusCode::UNAUTHENTICATED, "authorization: not a token of this server"};
     }
-    if (std::find(taken_.begin(), taken_.end(), *role) == taken_.end()) {
+    if (std::find(taken.begin(), taken.end(), *role) == taken.end()) {
       return {grpc::StatusCode::PERMISSION_DENIED,
-              absl::StrCat("authorization: this port needs a ", needed_)};
+              absl::StrCat("authorization: this port needs a ", token_of(taken))};
     }
     return grpc::Status::OK;
   }
 
  private:
+  static std::string token_of(const std::vector<Role>& roles) {
+    return absl::StrCat(
+        absl::StrJoin(roles, " or ",
+                      [](std::string* out, Role role) { out->append(role_name(role)); }),
+        " token");
+  }
+
   const std::shared_ptr<const AccessTokens> tokens_;
-  const std::vector<Role> taken_;
-  std::string needed_;
+  const DoorKind kind_;
 };
 
 const char* listen_flag(DoorKind kind) {
   return kind == DoorKind::kApi ? "--listen" : "--control-listen";
-}
-
-std::vector<Role> roles_taken(DoorKind kind) {
-  return kind == DoorKind::kApi ? std::vector{Role::kClient, Role::kOperator}
-                                : std::vector{Role::kWorker};
 }
 
 const char* token_flag(DoorKind kind) {
@@ -156,7 +168,7 @@ absl::StatusOr<DoorCredentials> server_credentials(const DoorOptions& options) {
   DoorCredentials door;
   door.tokens = std::make_shared<const AccessTokens>(std::move(read));
   bool guarded = false;
-  for (const Role role : roles_taken(options.kind)) guarded = guarded || door.tokens->has(role);
+  for (const Role role : roles_guarded(options.kind)) guarded = guarded || door.tokens->has(role);
   RETURN_IF_ERROR(check_protection(options, loopback, guarded));
   if (!options.tls_cert.empty()) {
     ASSIGN_OR_RETURN(door.credentials, tls_credentials(options));
@@ -169,7 +181,7 @@ absl::StatusOr<DoorCredentials> server_credentials(const DoorOptions& options) {
   }
   if (guarded) {
     door.credentials->SetAuthMetadataProcessor(
-        std::make_shared<TokenCheck>(door.tokens, roles_taken(options.kind)));
+        std::make_shared<TokenCheck>(door.tokens, options.kind));
   }
   return door;
 }

@@ -4,12 +4,9 @@
 
 #include <condition_variable>
 #include <deque>
-#include <fstream>
 #include <mutex>
-#include <sstream>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "brigade/v1/cluster.grpc.pb.h"
 #include "kernels/core/status.h"
 #include "runtime/worker/control_wire.h"
@@ -17,44 +14,11 @@
 namespace brigade::runtime::worker {
 namespace {
 
-absl::StatusOr<std::string> read_file(const std::string& path, const char* flag) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf()) || text.str().empty())
-    return absl::InvalidArgumentError(absl::StrCat(flag, ": cannot read ", path));
-  return text.str();
-}
-
-absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials_of(
-    const DialOptions& options) {
-  if (options.ca.empty()) return grpc::InsecureChannelCredentials();
-  grpc::SslCredentialsOptions ssl;
-  ASSIGN_OR_RETURN(ssl.pem_root_certs, read_file(options.ca, "--ca"));
-  if (!options.tls_cert.empty()) {
-    ASSIGN_OR_RETURN(ssl.pem_cert_chain, read_file(options.tls_cert, "--tls-cert"));
-    ASSIGN_OR_RETURN(ssl.pem_private_key, read_file(options.tls_key, "--tls-key"));
-  }
-  return grpc::SslCredentials(ssl);
-}
-
-// "" without a token file.
-absl::StatusOr<std::string> bearer_of(const DialOptions& options) {
-  if (options.token_file.empty()) return std::string();
-  ASSIGN_OR_RETURN(std::string token, read_file(options.token_file, "--token-file"));
-  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
-  return "Bearer " + token;
-}
-
 absl::Status to_absl(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
 }  // namespace
-
-absl::Status check_files(const DialOptions& options) {
-  RETURN_IF_ERROR(credentials_of(options).status());
-  return bearer_of(options).status();
-}
 
 // Lives until OnDone. A hold keeps the call open for operations from outside until reading has
 // ended; each of them takes one more, so that the call does not end under it. No operation is
@@ -179,15 +143,9 @@ class ControlStream::Call final
 absl::StatusOr<std::unique_ptr<ControlStream>> ControlStream::dial(const DialOptions& options,
                                                                    const Registration& registration,
                                                                    Callbacks callbacks) {
-  ASSIGN_OR_RETURN(const auto credentials, credentials_of(options));
+  ASSIGN_OR_RETURN(const auto channel, open_channel(options));
   ASSIGN_OR_RETURN(const std::string bearer, bearer_of(options));
-  grpc::ChannelArguments arguments;
-  // Every dialling is a fresh attempt: delays between them are the session's, not the channel's.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  if (!options.server_name.empty()) arguments.SetSslTargetNameOverride(options.server_name);
-  auto call =
-      std::make_unique<Call>(grpc::CreateCustomChannel(options.address, credentials, arguments),
-                             bearer, std::move(callbacks));
+  auto call = std::make_unique<Call>(channel, bearer, std::move(callbacks));
   call->start(registration);
   return std::unique_ptr<ControlStream>(new ControlStream(std::move(call)));
 }

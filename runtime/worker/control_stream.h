@@ -11,19 +11,9 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/worker/control_messages.h"
+#include "runtime/worker/dial.h"
 
 namespace brigade::runtime::worker {
-
-struct DialOptions {
-  std::string address;            // HOST:PORT
-  std::string ca;                 // PEM file; empty: no TLS
-  std::string tls_cert, tls_key;  // PEM files that this worker shows; empty: none
-  std::string server_name;        // in the coordinator's certificate; empty: the dialled host
-  std::string token_file;         // empty: none
-};
-
-// INVALID_ARGUMENT names the flag of a file that cannot be read.
-absl::Status check_files(const DialOptions& options);
 
 class ControlStream {
  public:

@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "cluster_file/cluster_layout.h"
 #include "cluster_file/duration_and_size.h"
@@ -129,40 +128,12 @@ int parse_into(int argc, char** argv, WorkerConfig* config) {
   return -1;
 }
 
-absl::StatusOr<std::string> host_of(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  if (colon == std::string::npos || colon == 0 ||
-      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 || port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--join ", address, ": expected HOST:PORT, such as 127.0.0.1:50052"));
-  }
-  std::string host = address.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']')
-    host = host.substr(1, host.size() - 2);
-  return host;
-}
-
-absl::Status check_trust(const WorkerConfig& config, bool loopback) {
-  const DialOptions& dial = config.dial;
-  const auto fault = [&](const char* sentence) {
-    return absl::InvalidArgumentError(absl::StrCat("--join ", dial.address, " ", sentence));
-  };
-  if (dial.tls_cert.empty() != dial.tls_key.empty())
-    return absl::InvalidArgumentError("--tls-cert and --tls-key go together");
-  if (!dial.tls_cert.empty() && dial.ca.empty())
-    return absl::InvalidArgumentError("--tls-cert and --tls-key need --ca, which turns TLS on");
-  if (loopback) return absl::OkStatus();
-  if (dial.ca.empty() && !dial.token_file.empty())
-    return absl::InvalidArgumentError(
-        "--token-file: the token would travel in clear to another host; add --ca");
-  if (!config.insecure && (dial.ca.empty() || dial.token_file.empty()))
-    return fault("is not a loopback address: add --ca and --token-file, or say --insecure");
-  if (!config.trusted_network)
-    return fault(
-        "is not a loopback address, and activations travel unencrypted: if nobody else is on "
-        "that network say --trusted-network");
-  return absl::OkStatus();
+absl::Status check_network(const WorkerConfig& config, bool loopback) {
+  if (loopback || config.trusted_network) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--join ", config.dial.address,
+      " is not a loopback address, and activations travel unencrypted: if nobody else is on "
+      "that network say --trusted-network"));
 }
 
 std::string default_name() {
@@ -195,7 +166,8 @@ absl::Status check(WorkerConfig* config) {
     return absl::InvalidArgumentError("--join HOST:PORT or --cluster FILE is needed");
   ASSIGN_OR_RETURN(const std::string host, host_of(config->dial.address));
   const bool loopback = cluster_file::is_loopback_address(host);
-  RETURN_IF_ERROR(check_trust(*config, loopback));
+  RETURN_IF_ERROR(check_trust(config->dial, loopback, config->insecure));
+  RETURN_IF_ERROR(check_network(*config, loopback));
   RETURN_IF_ERROR(check_files(config->dial));
   if (config->data_interface.empty() && loopback) config->data_interface = "lo";
   struct stat info = {};

@@ -1,0 +1,161 @@
+#include "runtime/draft_worker/draft_worker_config.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "cluster_file/cluster_layout.h"
+#include "cluster_file/duration_and_size.h"
+#include "kernels/core/build_version.h"
+#include "kernels/core/status.h"
+
+namespace brigade::runtime::draft_worker {
+namespace {
+
+constexpr int kUsageError = 2;
+constexpr int kMaxThreads = 1024;
+constexpr int kMaxSequences = 4096;
+
+constexpr const char* kFooter =
+    "Examples:\n"
+    "  brigade-draft-worker --join 127.0.0.1:50052 --model models/demo/draft\n"
+    "  brigade-draft-worker --join 10.0.0.1:50052 --model m --name d0 --ca ca.pem \\\n"
+    "      --token-file draft.token\n\n"
+    "It drafts ahead of the coordinator, which checks every token: it can cost nobody a word. A\n"
+    "coordinator that is lost is dialled again. SIGTERM or SIGINT: it leaves at once.\n"
+    "Exit codes: 0 asked to stop, 1 no coordinator for --rejoin-timeout, 2 bad usage, settings or\n"
+    "model, or refused by the coordinator.";
+
+void add_joining_flags(CLI::App& app, DraftWorkerConfig* config) {
+  CLI::Option_group* group = app.add_option_group("Joining");
+  group->add_option("--join", config->dial.address, "HOST:PORT of the coordinator's control port");
+  group->add_option("--name", config->name,
+                    "Shown in the coordinator's status; default: host and process");
+  group->add_option("--ca", config->dial.ca,
+                    "PEM file: the coordinator's certificate must be signed by it");
+  group->add_option("--tls-cert", config->dial.tls_cert, "PEM file: certificate to show");
+  group->add_option("--tls-key", config->dial.tls_key, "PEM file: its private key");
+  group->add_option("--server-name", config->dial.server_name,
+                    "Name in the coordinator's certificate; default: the host that is dialled");
+  group->add_option("--token-file", config->dial.token_file, "File with the draft workers' token");
+  group->add_flag("--insecure", config->insecure,
+                  "Dial another host without --ca and --token-file");
+  group
+      ->add_option_function<double>(
+          "--rejoin-timeout",
+          [config](double seconds) { config->rejoin_timeout = absl::Seconds(seconds); },
+          "Without a coordinator for so long it exits with 1")
+      ->check(CLI::PositiveNumber)
+      ->type_name("SECONDS")
+      ->default_str(absl::StrCat(absl::ToDoubleSeconds(config->rejoin_timeout)));
+}
+
+void add_running_flags(CLI::App& app, DraftWorkerConfig* config) {
+  CLI::Option_group* group = app.add_option_group("Running");
+  group->add_option("--model", config->model, "Folder of a dense model and its tokenizer.json");
+  group->add_option("--threads", config->threads, "Compute threads; 0: one a core")
+      ->capture_default_str();
+  group->add_option("--max-sequences", config->max_sequences, "Drafted for at the same time")
+      ->capture_default_str();
+  group->add_option("--max-context", config->max_context,
+                    "Tokens of one sequence; 0: as the model says");
+  group->add_option("--token-budget", config->token_budget, "Rows of one step")
+      ->capture_default_str();
+  group
+      ->add_option_function<std::string>(
+          "--kv-memory",
+          [config](const std::string& text) {
+            const absl::StatusOr<int64_t> bytes = cluster_file::parse_size(text);
+            if (!bytes.ok()) {
+              throw CLI::ValidationError("--kv-memory", std::string(bytes.status().message()));
+            }
+            config->kv_memory_bytes = *bytes;
+          },
+          "For keys and values, such as 256M")
+      ->type_name("SIZE")
+      ->default_str("256M");
+  group->add_flag("--exit-on-stdin-eof", config->exit_on_stdin_eof,
+                  "The end of stdin counts as SIGTERM");
+}
+
+absl::Status check_range(const char* flag, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, " is ", value, ", must be from ", low, " to ", high));
+}
+
+std::string default_name() {
+  char host[256] = "draft";
+  gethostname(host, sizeof(host) - 1);
+  return absl::StrCat(host, "-", getpid());
+}
+
+}  // namespace
+
+ParsedDraftFlags parse_draft_flags(int argc, char** argv) {
+  ParsedDraftFlags result;
+  CLI::App app("brigade-draft-worker: drafts ahead for a coordinator.");
+  app.set_version_flag("--version", absl::StrCat("brigade-draft-worker ", kBuildVersion));
+  app.footer(kFooter);
+  add_joining_flags(app, &result.config);
+  add_running_flags(app, &result.config);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    result.exit_code = error.get_exit_code() == 0 ? 0 : kUsageError;
+    app.exit(error);
+  }
+  return result;
+}
+
+absl::Status check(DraftWorkerConfig* config) {
+  if (config->dial.address.empty()) {
+    return absl::InvalidArgumentError("--join HOST:PORT is needed");
+  }
+  ASSIGN_OR_RETURN(const std::string host, worker::host_of(config->dial.address));
+  RETURN_IF_ERROR(
+      worker::check_trust(config->dial, cluster_file::is_loopback_address(host), config->insecure));
+  RETURN_IF_ERROR(worker::check_files(config->dial));
+  struct stat info = {};
+  if (config->model.empty()) {
+    return absl::InvalidArgumentError("--model FOLDER is needed: a dense model");
+  }
+  if (stat(config->model.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat("--model ", config->model, " is no folder"));
+  }
+  if (config->threads == 0) {
+    config->threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  }
+  RETURN_IF_ERROR(check_range("--threads", config->threads, 1, kMaxThreads));
+  RETURN_IF_ERROR(check_range("--max-sequences", config->max_sequences, 1, kMaxSequences));
+  RETURN_IF_ERROR(check_range("--max-context", config->max_context, 0, 1 << 20));
+  RETURN_IF_ERROR(check_range("--token-budget", config->token_budget, 1, 1 << 16));
+  RETURN_IF_ERROR(check_range("--kv-memory", config->kv_memory_bytes, 1, int64_t{1} << 50));
+  if (config->name.empty()) config->name = default_name();
+  return absl::OkStatus();
+}
+
+std::string describe(const DraftWorkerConfig& config) {
+  std::string text;
+  const auto line = [&text](const char* key, const auto& value) {
+    absl::StrAppend(&text, "  ", key, " ", value, "\n");
+  };
+  line("name", config.name);
+  line("join", config.dial.address);
+  line("model", config.model);
+  line("threads", config.threads);
+  line("max-sequences", config.max_sequences);
+  line("max-context", config.max_context == 0 ? "the model's" : absl::StrCat(config.max_context));
+  line("token-budget", config.token_budget);
+  line("kv-memory", config.kv_memory_bytes);
+  line("tls", config.dial.ca.empty() ? "off" : "on");
+  line("token", config.dial.token_file.empty() ? "none" : "sent");
+  line("rejoin-timeout", absl::FormatDuration(config.rejoin_timeout));
+  return text;
+}
+
+}  // namespace brigade::runtime::draft_worker

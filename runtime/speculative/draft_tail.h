@@ -60,6 +60,8 @@ class DraftTail {
   void read_one(int index, DraftList* drafts) const;
 
   int size() const { return count_; }
+  // Committed tokens that the worker knew of when it made tail token `index`.
+  int base_length(int index) const { return held(index).base_length; }
   int committed_length() const { return static_cast<int>(hashes_.size()) - 1; }
   bool shut_out() const { return shut_out_; }
   uint64_t epoch() const { return epoch_; }

@@ -109,7 +109,6 @@ void add(const DraftTailCounters& tail, RemoteDraftsCounters* sum) {
   sum->taken += tail.taken;
   sum->dropped += tail.dropped;
   sum->matched += tail.matched;
-  sum->run_ahead += tail.run_ahead;
 }
 
 }  // namespace
@@ -147,6 +146,11 @@ void RemoteDrafter::draft(std::span<const int32_t> text, int wanted, DraftList* 
   wanted_ = wanted;
   sync(text);
   tail_.read(wanted, drafts);
+  owner_.counters_.offered += drafts->size();
+  const int committed = static_cast<int>(text.size());
+  for (int i = 0; i < drafts->size(); ++i) {
+    owner_.counters_.ahead += tail_.base_length(i) < committed;
+  }
 }
 
 void RemoteDrafter::run_ahead(std::span<const int32_t>, DraftList* drafts) {

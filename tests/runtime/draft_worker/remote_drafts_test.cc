@@ -165,8 +165,9 @@ TEST(RemoteDrafts, DraftsAheadAndKeepsWhatWasRight) {
   bed.drafts.collect(bed.now);
   EXPECT_EQ(drafter->tail().size(), 10);
   EXPECT_EQ(bed.drafts.counters().matched, 5);
-  // All five were made from the prompt alone: four of them before the verdict before them.
-  EXPECT_EQ(bed.drafts.counters().run_ahead, 4);
+  // Four were there before the first verdict, four more given before it was known.
+  EXPECT_EQ(bed.drafts.counters().offered, 8);
+  EXPECT_EQ(bed.drafts.counters().ahead, 4);
 
   // A token of the target's own ends the chain.
   text.push_back((expected[5] + 1) % kVocab);
@@ -465,13 +466,13 @@ TEST(RemoteDrafts, RandomHistories) {
     const RemoteDraftsCounters counters = bed.drafts.counters();
     EXPECT_EQ(counters.bad, 0) << counters.last_fault;
     sum.matched += counters.matched;
-    sum.run_ahead += counters.run_ahead;
+    sum.ahead += counters.ahead;
     sum.lost += counters.lost;
     sum.reopened += counters.reopened;
     sum.dropped += counters.dropped;
   }
   EXPECT_GT(sum.matched, 0);
-  EXPECT_GT(sum.run_ahead, 0);
+  EXPECT_GT(sum.ahead, 0);
   EXPECT_GT(sum.lost, 0);
   EXPECT_GT(sum.reopened, 0);
   EXPECT_GT(sum.dropped, 0);

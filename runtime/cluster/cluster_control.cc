@@ -142,6 +142,10 @@ void ClusterControl::on(uint64_t, Session& session, LinkOffer message) {
   }
   rank.connected = true;
   session.stream->send(LinkUp{});
+  // A worker that comes back keeps what it held until its first load says what is wanted.
+  if (membership_.started() && rank.orders.empty()) {
+    rank.orders.push_back({Order::Kind::kLoad, {}});
+  }
 }
 
 // Keys that exist; a checksum that differs from another holder's means other bytes.

@@ -10,7 +10,7 @@ namespace brigade::runtime {
 
 enum class DoorKind {
   kApi,      // takes client and operator tokens
-  kControl,  // where workers join; takes worker tokens
+  kControl,  // where workers join; takes worker tokens, and draft tokens from draft workers
 };
 
 struct DoorOptions {

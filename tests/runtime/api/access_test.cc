@@ -3,6 +3,7 @@
 #include <string>
 
 #include "brigade/v1/cluster.grpc.pb.h"
+#include "brigade/v1/draft.grpc.pb.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/api/server_credentials.h"
@@ -78,6 +79,14 @@ grpc::Status join(const ControlDoor& door, const std::string& token,
   return stub->Join(&context)->Finish();
 }
 
+grpc::Status join_as_draft(const ControlDoor& door, const std::string& token) {
+  auto stub = v1::DraftControl::NewStub(dial(door.address));
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(5)));
+  if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
+  return stub->Draft(&context)->Finish();
+}
+
 grpc::Status get_status(const TestServer& server, const std::string& token,
                         v1::GetStatusResponse* response) {
   grpc::ClientContext context;
@@ -128,6 +137,15 @@ TEST(AccessTest, ControlPortTakesWorkers) {
   }
   EXPECT_EQ(join(door, "").error_code(), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_EQ(join(door, "some-other-token-1234").error_code(), grpc::StatusCode::UNAUTHENTICATED);
+}
+
+TEST(AccessTest, ControlPortTakesDraftWorkersWithTheirOwnToken) {
+  const ControlDoor door(door_with_all_tokens());
+  EXPECT_EQ(join_as_draft(door, kDraft).error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  const grpc::Status refused = join_as_draft(door, kWorker);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(refused.error_message(), "authorization: this port needs a draft token");
+  EXPECT_EQ(join_as_draft(door, "").error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }
 
 // A port whose roles have no tokens asks for none; the other port's token does not close it.

@@ -15,9 +15,9 @@ namespace {
 using cluster_file::to_duration;
 
 constexpr const char* kCoordinatorName = "coordinator";
-constexpr absl::Duration kWorkerGrace = absl::Seconds(5);
-// On top of the streams' grace: unloading, dismissing workers.
-constexpr absl::Duration kCoordinatorMargin = absl::Seconds(5);
+// On top of the time the file gives a process that is asked to end: a coordinator's open streams, a
+// worker's experts that go elsewhere.
+constexpr absl::Duration kGraceMargin = absl::Seconds(5);
 
 class Planner {
  public:
@@ -33,7 +33,8 @@ class Planner {
     plan_.ca = file_.security().tls().ca();
     plan_.cert = file_.security().tls().peer_cert();
     plan_.key = file_.security().tls().peer_key();
-    plan_.token_file = file_.security().tokens().client();
+    const v1::Tokens& tokens = file_.security().tokens();
+    plan_.token_file = tokens.operator_().empty() ? tokens.client() : tokens.operator_();
     RETURN_IF_ERROR(add_coordinator());
     for (const auto& worker : cluster_file::expanded_workers(file_)) {
       RETURN_IF_ERROR(add_worker(worker));
@@ -60,6 +61,7 @@ class Planner {
     process.host = host->name();
     process.address = host->address();
     process.remote = !inputs_.is_local(*host);
+    process.grace = to_duration(file_.timeouts().grace()) + kGraceMargin;
     return process;
   }
 
@@ -73,7 +75,6 @@ class Planner {
     PlannedProcess process = process_on(role.host());
     process.name = kCoordinatorName;
     process.role = Role::kCoordinator;
-    process.grace = to_duration(file_.timeouts().grace()) + kCoordinatorMargin;
     process.argv = common_argv("brigade-coordinator");
     plan_.listen_host = role.listen_address();
     plan_.api = {process.address, static_cast<int>(role.port())};
@@ -108,8 +109,6 @@ class Planner {
     PlannedProcess process = process_on(worker.host);
     process.name = worker.name;
     process.role = Role::kWorker;
-    process.grace = kWorkerGrace;
-    process.after = {kCoordinatorName};
     process.argv = common_argv("brigade-expert-worker");
     process.argv.insert(process.argv.end(), {"--name", process.name});
     return add(std::move(process));
@@ -120,11 +119,7 @@ class Planner {
       return absl::InvalidArgumentError(
           absl::StrCat("workers.name: two processes would be named \"", process.name, "\""));
     }
-    if (process.remote) {
-      RETURN_IF_ERROR(
-          remote_command(plan_.remote_shell, {process.host, process.address}, process.argv)
-              .status());
-    }
+    RETURN_IF_ERROR(start_command(plan_, process, true).status());
     plan_.processes.push_back(std::move(process));
     return absl::OkStatus();
   }
@@ -146,6 +141,24 @@ std::string Endpoint::text() const { return cluster_file::with_port(host, port);
 
 absl::StatusOr<LaunchPlan> make_launch_plan(const v1::ClusterFile& file, const PlanInputs& inputs) {
   return Planner(file, inputs).plan();
+}
+
+absl::StatusOr<std::vector<std::string>> start_command(const LaunchPlan& plan,
+                                                       const PlannedProcess& process,
+                                                       bool ports_known) {
+  std::vector<std::string> argv = process.argv;
+  if (ports_known && process.role == Role::kWorker) {
+    argv.insert(argv.end(), {"--join", plan.control.text()});
+  }
+  if (ports_known && !process.port_file.empty()) {
+    argv.insert(argv.end(), {"--listen", Endpoint{plan.listen_host, plan.api.port}.text()});
+  }
+  if (ports_known && !process.control_port_file.empty()) {
+    argv.insert(argv.end(),
+                {"--control-listen", Endpoint{plan.listen_host, plan.control.port}.text()});
+  }
+  if (!process.remote) return argv;
+  return remote_command(plan.remote_shell, {process.host, process.address}, argv);
 }
 
 }  // namespace brigade::launcher

@@ -36,13 +36,13 @@ struct PlannedProcess {
   std::vector<std::string> argv;  // the program and its flags, before any remote shell
   // Names in the state folder; empty: none is written.
   std::string port_file, control_port_file;
-  std::vector<std::string> after;  // started once these have opened their ports
   absl::Duration grace;            // from the request to stop until it is killed
 };
 
 struct LaunchPlan {
   std::string cluster;
-  std::vector<PlannedProcess> processes;  // in starting order, the coordinator first
+  // The coordinator first; the others are started once it has opened its ports.
+  std::vector<PlannedProcess> processes;
   RestartRules restart;
   absl::Duration ready_timeout;
   std::string remote_shell;
@@ -62,5 +62,12 @@ struct PlanInputs {
 // `file` as its loader returns it: checked, defaults filled in. INVALID_ARGUMENT names the key of a
 // combination that cannot be launched.
 absl::StatusOr<LaunchPlan> make_launch_plan(const v1::ClusterFile& file, const PlanInputs& inputs);
+
+// The command line that starts a process of the plan from here, remote shell included. With
+// `ports_known` the plan's ports go along, so that a coordinator that starts again is found by its
+// clients and workers. Never fails for a process of a plan that make_launch_plan() returned.
+absl::StatusOr<std::vector<std::string>> start_command(const LaunchPlan& plan,
+                                                       const PlannedProcess& process,
+                                                       bool ports_known);
 
 }  // namespace brigade::launcher

@@ -187,7 +187,7 @@ void ManagedProcess::on_exit(std::shared_ptr<Life> life) {
   if (start_when_stopped_) {
     start_when_stopped_ = false;
     start();
-  } else if (state_ == ProcessState::kStopping) {
+  } else if (state_ == ProcessState::kStopping || !may_start_again_) {
     set_state(ProcessState::kExited);
   } else {
     start_again_or_not(end);
@@ -224,9 +224,15 @@ void ManagedProcess::back_off(absl::Duration delay, int number, const std::strin
   set_state(ProcessState::kBackingOff);
 }
 
-void ManagedProcess::stop() {
+void ManagedProcess::let_end() {
+  may_start_again_ = false;
   start_when_stopped_ = false;
   timers_->start.cancel();
+  if (state_ == ProcessState::kBackingOff) set_state(ProcessState::kExited);
+}
+
+void ManagedProcess::stop() {
+  let_end();
   if (life_ == nullptr) {
     if (state_ != ProcessState::kFailed) set_state(ProcessState::kExited);
     return;
@@ -249,7 +255,7 @@ void ManagedProcess::stop() {
 }
 
 void ManagedProcess::kill() {
-  start_when_stopped_ = false;
+  let_end();
   if (life_ == nullptr) return stop();
   life_->child.kill_group();
   set_state(ProcessState::kStopping);
@@ -259,11 +265,9 @@ void ManagedProcess::restart() {
   schedule_.reset();
   failure_.clear();
   stop();
-  if (life_ == nullptr) {
-    start();
-  } else {
-    start_when_stopped_ = true;
-  }
+  may_start_again_ = true;
+  start_when_stopped_ = life_ != nullptr;
+  if (life_ == nullptr) start();
 }
 
 }  // namespace brigade::launcher

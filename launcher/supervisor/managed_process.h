@@ -46,6 +46,8 @@ class ManagedProcess {
   void set_command(std::vector<std::string> argv) { command_ = std::move(argv); }
 
   void start();
+  // It goes on, but once it has ended it does not start again by itself.
+  void let_end();
   // SIGTERM to a local process, end of stdin to a remote one; SIGKILL after the plan's grace. It
   // does not start again.
   void stop();
@@ -92,6 +94,7 @@ class ManagedProcess {
   std::shared_ptr<Life> life_;  // null: none runs
   ProcessState state_ = ProcessState::kWaiting;
   bool start_when_stopped_ = false;
+  bool may_start_again_ = true;  // by the schedule
   int starts_ = 0;
   absl::Time started_;
   std::optional<ProcessEnd> last_end_;

@@ -10,8 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "kernels/core/status.h"
-#include "launcher/supervisor/remote_command.h"
+#include "kernels/core/check.h"
 #include "launcher/supervisor/state_folder.h"
 
 namespace brigade::launcher {
@@ -100,27 +99,10 @@ void Supervisor::start() {
   poll_ports();
 }
 
-// Fills in what became known since the plan was made: ports, kept over restarts of the coordinator
-// so that clients and workers find it again, and the way to the host.
 void Supervisor::prepare(Entry& entry) {
-  const PlannedProcess& planned = entry.process->planned();
-  std::vector<std::string> argv = planned.argv;
-  if (ports_known_ && planned.role == Role::kCoordinator && !planned.port_file.empty()) {
-    const Endpoint listen = {plan_.listen_host, plan_.api.port};
-    argv.insert(argv.end(), {"--listen", listen.text()});
-    if (!planned.control_port_file.empty()) {
-      const Endpoint control = {plan_.listen_host, plan_.control.port};
-      argv.insert(argv.end(), {"--control-listen", control.text()});
-    }
-  }
-  if (ports_known_ && planned.role == Role::kWorker) {
-    argv.insert(argv.end(), {"--join", plan_.control.text()});
-  }
-  if (planned.remote) {
-    auto command = remote_command(plan_.remote_shell, {planned.host, planned.address}, argv);
-    if (command.ok()) argv = *std::move(command);
-  }
-  entry.process->set_command(std::move(argv));
+  auto command = start_command(plan_, entry.process->planned(), ports_known_);
+  CHECK(command.ok());  // the plan was made with it
+  entry.process->set_command(*std::move(command));
 }
 
 bool Supervisor::learn_ports() {
@@ -227,6 +209,8 @@ void Supervisor::begin_stop(const absl::Status& status, bool start_again) {
   end_status_ = status;
   phase_ = Phase::kStoppingCoordinator;
   timers_->ready_limit.cancel();
+  // Workers serve the streams that the coordinator finishes; it dismisses them then.
+  for (const auto& entry : entries_) entry->process->let_end();
   coordinator().process->stop();
   schedule_advance();
 }

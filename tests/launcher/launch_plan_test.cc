@@ -61,7 +61,7 @@ TEST(LaunchPlan, ProcessesInOrderWithTheirFlags) {
   EXPECT_EQ(far.name, "b");
   EXPECT_EQ(far.host, "far");
   EXPECT_TRUE(far.remote);
-  EXPECT_THAT(far.after, ElementsAre("coordinator"));
+  EXPECT_EQ(far.grace, absl::Seconds(12)) << "its experts go elsewhere";
   EXPECT_THAT(far.argv, ElementsAre("/bin/brigade-expert-worker", "--cluster", "/c/cluster.yaml",
                                     "--exit-on-stdin-eof", "--name", "b"));
   EXPECT_EQ(plan->api.text(), "10.0.0.1:50051");
@@ -70,6 +70,22 @@ TEST(LaunchPlan, ProcessesInOrderWithTheirFlags) {
   EXPECT_EQ(plan->restart.longest_delay, absl::Seconds(9));
   EXPECT_EQ(plan->restart.max_restarts, 4);
   EXPECT_EQ(plan->ready_timeout, absl::Seconds(30));
+}
+
+TEST(LaunchPlan, KnownPortsAndTheRemoteShellGoIntoTheCommand) {
+  auto plan = make_launch_plan(file_of(kTwoHosts), inputs());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  plan->api.port = 7001;
+  plan->control.port = 7002;
+  const PlannedProcess& coordinator = plan->processes[0];
+  EXPECT_EQ(*start_command(*plan, coordinator, false), coordinator.argv);
+  std::vector<std::string> again = coordinator.argv;
+  again.insert(again.end(), {"--listen", "10.0.0.1:7001", "--control-listen", "10.0.0.1:7002"});
+  EXPECT_EQ(*start_command(*plan, coordinator, true), again);
+  EXPECT_THAT(*start_command(*plan, plan->processes[3], true),
+              ElementsAre("ssh", "far",
+                          "exec /bin/brigade-expert-worker --cluster /c/cluster.yaml "
+                          "--exit-on-stdin-eof --name b --join 10.0.0.1:7002"));
 }
 
 TEST(LaunchPlan, WithoutWorkersNoControlPort) {

@@ -22,7 +22,7 @@ constexpr absl::Duration kLimit = absl::Seconds(10);
 
 }  // namespace
 
-StubCluster::StubCluster(int workers, const std::string& launch_keys, const std::string& more) {
+StubCluster::StubCluster(int workers, const std::string& launch_keys) {
   static int count = 0;
   folder_ = absl::StrCat(testing::TempDir(), "stub_cluster_", getpid(), "_", ++count);
   fs::remove_all(folder_);
@@ -33,12 +33,10 @@ StubCluster::StubCluster(int workers, const std::string& launch_keys, const std:
   }
   file_ = folder_ + "/cluster.yaml";
   errors_ = folder_ + "/up.stderr";
-  std::ofstream(file_) << "name: stub\nmodel:\n  path: model\ncoordinator:\n  port: 0\n"
-                          "  control_port: 0\n"
-                       << (workers > 0 ? absl::StrCat("workers:\n- name: w\n  count: ", workers, "\n")
-                                       : "")
-                       << "launch:\n  program_folder: bin\n  state_folder: state\n"
-                       << launch_keys << more;
+  write_file(absl::StrCat(
+      "name: stub\nmodel:\n  path: model\ncoordinator:\n  port: 0\n  control_port: 0\nworkers:\n"
+      "- name: w\n  count: ",
+      workers, "\nlaunch:\n  program_folder: bin\n  state_folder: state\n", launch_keys));
   setenv("BRIGADE_STUB_FOLDER", folder_.c_str(), 1);
 }
 
@@ -46,13 +44,15 @@ StubCluster::~StubCluster() {
   for (const pid_t pid : started()) {
     const auto process = launcher::identify(pid);
     // Only what is a stub of this folder.
-    if (process && read_file(absl::StrCat("/proc/", pid, "/cmdline")).find(folder_) !=
-                       std::string::npos) {
+    if (process &&
+        read_file(absl::StrCat("/proc/", pid, "/cmdline")).find(folder_) != std::string::npos) {
       launcher::signal_process(*process, SIGKILL);
     }
   }
   if (!testing::Test::HasFailure()) fs::remove_all(folder_);
 }
+
+void StubCluster::write_file(const std::string& yaml) const { std::ofstream(file_) << yaml; }
 
 void StubCluster::tell(const std::string& name, const std::string& text) const {
   if (text.empty()) {

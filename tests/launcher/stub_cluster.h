@@ -16,10 +16,12 @@ namespace brigade::tests {
 
 class StubCluster {
  public:
-  // `more`: further YAML, such as a launch section's keys (indented by two spaces).
-  explicit StubCluster(int workers = 2, const std::string& launch_keys = "",
-                       const std::string& more = "");
+  // `workers` workers w-0, w-1, ...; further keys of the launch section, indented by two spaces.
+  explicit StubCluster(int workers = 2, const std::string& launch_keys = "");
   ~StubCluster();
+
+  // Another cluster file, whose paths start at folder().
+  void write_file(const std::string& yaml) const;
 
   const std::string& folder() const { return folder_; }
   const std::string& file() const { return file_; }

@@ -1,11 +1,14 @@
 // `brigade up`, `down`, `ps`, `restart` as programs, over stub processes: order of start and end,
 // restarts, and that nothing stays behind however the supervisor ends.
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <memory>
 #include <string>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -58,7 +61,7 @@ TEST(Up, StartsInOrderServesAndEndsInOrder) {
 }
 
 TEST(Up, DismissedWorkersAreNotStartedAgain) {
-  StubCluster cluster(2);
+  StubCluster cluster(2, "  restart: {policy: always, first_delay: 1ms}\n");
   cluster.tell("coordinator", "dismiss");
   const auto up = cluster.up();
   ASSERT_NE(cluster.line_with(*up, "is up"), "") << cluster.stderr_text();
@@ -179,8 +182,8 @@ TEST(Up, KilledCoordinatorComesBackAtItsPorts) {
   ASSERT_NE(cluster.line_with(*up, "is up"), "") << cluster.stderr_text();
   const json before = cluster.ps();
   ASSERT_EQ(kill(cluster.process("coordinator")["pid"], SIGKILL), 0);
-  EXPECT_TRUE(cluster.wait_for(
-      "coordinator", [](const json& p) { return is_ready(p) && p["restarts"] == 1; }));
+  EXPECT_TRUE(cluster.wait_for("coordinator",
+                               [](const json& p) { return is_ready(p) && p["restarts"] == 1; }));
   EXPECT_EQ(cluster.ps()["api"], before["api"]);
   EXPECT_EQ(cluster.process("w")["restarts"], 0) << "workers wait for it";
 }
@@ -274,6 +277,71 @@ TEST(Up, ForegroundStreamsWhatProcessesSay) {
   cluster.tell("w", "say back again");
   ASSERT_EQ(kill(cluster.process("w")["pid"], SIGKILL), 0);
   EXPECT_EQ(cluster.line_with(*up, "back again"), "w           | back again");
+}
+
+// A stand-in for ssh: records its words and lets a shell read what ssh would send.
+constexpr const char* kSsh = R"(#!/bin/sh
+printf '%s\n' "$@" > "$BRIGADE_STUB_FOLDER/ssh.argv"
+shift 2
+exec sh -c "$*"
+)";
+
+constexpr const char* kTwoHosts = R"(
+name: stub
+model: {path: model}
+hosts:
+- {name: near, address: 127.0.0.1}
+- {name: far, address: 192.0.2.1}
+coordinator: {port: 0, control_port: 7, listen_address: 0.0.0.0}
+workers:
+- {name: here}
+- {name: there, host: far}
+security: {insecure: true, data_plane: trusted_network}
+launch:
+  program_folder: bin
+  state_folder: state
+  remote_shell: "FOLDER/ssh -q {host}"
+)";
+
+std::unique_ptr<StubCluster> two_hosts() {
+  auto cluster = std::make_unique<StubCluster>();
+  const std::string ssh = cluster->folder() + "/ssh";
+  std::ofstream(ssh) << kSsh;
+  std::filesystem::permissions(ssh, std::filesystem::perms::owner_all);
+  cluster->write_file(absl::StrReplaceAll(kTwoHosts, {{"FOLDER", cluster->folder()}}));
+  return cluster;
+}
+
+TEST(Up, AnotherHostIsReachedThroughTheRemoteShell) {
+  const auto cluster = two_hosts();
+  const auto up = cluster->up();
+  ASSERT_NE(cluster->line_with(*up, "is up"), "") << cluster->stderr_text();
+  EXPECT_EQ(
+      read_file(cluster->folder() + "/ssh.argv"),
+      absl::StrCat("-q\nfar\nexec ", cluster->folder(), "/bin/brigade-expert-worker --cluster ",
+                   cluster->file(), " --exit-on-stdin-eof --name there --join 127.0.0.1:7\n"));
+  EXPECT_EQ(cluster->process("there")["host"], "far");
+  EXPECT_TRUE(is_ready(cluster->process("there")));
+  EXPECT_EQ(cluster->run({"restart", cluster->file(), "there"}), 0) << cluster->stderr_text();
+  EXPECT_EQ(cluster->run({"down", cluster->file()}), 0);
+  EXPECT_GE(cluster->event("there eof"), 0) << "a signal here would not reach it";
+  EXPECT_EQ(cluster->event("there term"), -1);
+  EXPECT_GE(cluster->event("here term"), 0);
+  EXPECT_TRUE(cluster->all_gone());
+}
+
+TEST(Up, KilledSupervisorLeavesNothingBehindTheRemoteShell) {
+  const auto cluster = two_hosts();
+  // As sshd does, the shell stays between us and the program.
+  std::string ssh = read_file(cluster->folder() + "/ssh");
+  std::ofstream(cluster->folder() + "/ssh")
+      << absl::StrReplaceAll(ssh, {{"exec sh -c \"$*\"", "sh -c \"$*\"; exit $?"}});
+  const auto up = cluster->up();
+  ASSERT_NE(cluster->line_with(*up, "is up"), "") << cluster->stderr_text();
+  up->signal(SIGKILL);
+  up->wait();
+  EXPECT_TRUE(cluster->all_gone());
+  EXPECT_GE(cluster->event("there eof"), 0);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "kernels/core/check.h"
 #include "kernels/core/status.h"
 
@@ -10,8 +11,6 @@ namespace brigade::runtime {
 namespace {
 
 constexpr size_t kMaxIdBytes = 256;
-// Calls into the progress thread; it is never busy for long.
-constexpr absl::Duration kLinkCallTimeout = absl::Seconds(5);
 
 }  // namespace
 
@@ -28,6 +27,10 @@ ClusterControl::ClusterControl(const ClusterSettings& settings, expert_parallel:
       next_beat_(now),
       promised_(absl::InfiniteFuture()),
       blame_from_(now) {}
+
+// Calls into the progress thread take microseconds; this one waits for a real thread, so its time
+// is the clock's and not that of the event.
+absl::Time ClusterControl::link_deadline() { return absl::Now() + absl::Seconds(10); }
 
 void ClusterControl::log(const std::string& line) const {
   if (settings_.log) settings_.log(line);
@@ -135,8 +138,7 @@ void ClusterControl::on(uint64_t, Session& session, LinkOffer message) {
   if (rank.connected) {
     return suspect(session.rank, Evidence::kWrongData, "offered a second data link");
   }
-  const absl::Status status =
-      links_.connect(session.rank, message.data_address, now_ + kLinkCallTimeout);
+  const absl::Status status = links_.connect(session.rank, message.data_address, link_deadline());
   if (!status.ok()) {
     return suspect(session.rank, Evidence::kTransportError, std::string(status.message()));
   }

@@ -88,6 +88,7 @@ class ClusterControl {
   Session* session_of(Rank rank);
   Slot& slot(Rank rank) { return slots_[rank]; }
   void log(const std::string& line) const;
+  static absl::Time link_deadline();
 
   // cluster_effects.cc: what the rules want.
   absl::Status submit(const MembershipEvent& event);

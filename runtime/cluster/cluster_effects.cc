@@ -8,12 +8,6 @@
 #include "runtime/cluster/cluster_control.h"
 
 namespace brigade::runtime {
-namespace {
-
-constexpr absl::Duration kLinkCallTimeout = absl::Seconds(5);
-
-}  // namespace
-
 absl::Status ClusterControl::submit(const MembershipEvent& event) {
   ASSIGN_OR_RETURN(const std::vector<MembershipEffect> effects, membership_.handle(event));
   for (const MembershipEffect& effect : effects) {
@@ -35,8 +29,10 @@ void ClusterControl::apply(const Admit& effect) {
           .last_loss = last_loss};
   session.registered = true;
   session.rank = effect.rank;
+  // The link of an earlier life is closed by now, unless that failed.
+  (void)links_.close(effect.rank, link_deadline());
   const absl::StatusOr<std::string> address =
-      links_.open(effect.rank, effect.incarnation, now_ + kLinkCallTimeout);
+      links_.open(effect.rank, effect.incarnation, link_deadline());
   if (!address.ok()) {
     followups_.push_back(WorkerSuspected{effect.rank, effect.incarnation, Evidence::kTransportError,
                                          std::string(address.status().message())});
@@ -94,7 +90,7 @@ void ClusterControl::apply(const Dismiss& effect) {
 // Nothing more is sent to the rank, and what it still sends is refused.
 void ClusterControl::unlink(Rank rank) {
   Slot& unlinked = slot(rank);
-  if (const absl::Status status = links_.close(rank, now_ + kLinkCallTimeout); !status.ok()) {
+  if (const absl::Status status = links_.close(rank, link_deadline()); !status.ok()) {
     log(absl::StrCat("rank ", rank,
                      ": its link cannot be closed: ", std::string(status.message())));
   }

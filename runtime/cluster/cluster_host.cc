@@ -12,6 +12,9 @@
 namespace brigade::runtime {
 namespace {
 
+// Longer ones hold up heartbeats; the log says so.
+constexpr absl::Duration kLongTurn = absl::Milliseconds(500);
+
 expert_parallel::WorkerLinksConfig links_config(const ClusterSettings& settings) {
   const expert_parallel::ExpertGeometry& geometry = settings.geometry;
   expert_parallel::WorkerLinksConfig config;
@@ -118,10 +121,14 @@ void ClusterHost::run() {
       if (stopping_) return;
       taken.swap(events_);
     }
+    const absl::Time began = absl::Now();
     for (Event& event : taken) handle(std::move(event));
     taken.clear();
     next = control_.tick(absl::Now());
     take_snapshot();
+    if (const absl::Duration turn = absl::Now() - began; turn > kLongTurn && settings_.log) {
+      settings_.log(absl::StrCat("a turn of the control thread took ", absl::FormatDuration(turn)));
+    }
   }
 }
 

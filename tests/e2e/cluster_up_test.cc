@@ -76,10 +76,25 @@ class ClusterUpTest : public testing::Test {
     EXPECT_EQ(run({"ps", file(), "--json"}, &text), 0) << read_file(folder_ + "/stderr");
     return json::parse(text);
   }
-  std::unique_ptr<ChildProcess> generate(const std::string& server) const {
-    return start({"generate", "-p", "Once upon a time", "-t", "0.8", "--seed", "11", "--max-tokens",
-                  absl::StrCat(kTokens), "--ignore-eos", "--json", "--retries", "0", "--server",
-                  server});
+  std::unique_ptr<ChildProcess> generate(const std::string& server,
+                                         const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> arguments = {"generate",
+                                          "-p",
+                                          "Once upon a time",
+                                          "-t",
+                                          "0.8",
+                                          "--seed",
+                                          "11",
+                                          "--max-tokens",
+                                          absl::StrCat(kTokens),
+                                          "--ignore-eos",
+                                          "--json",
+                                          "--retries",
+                                          "0",
+                                          "--server",
+                                          server};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return start(arguments);
   }
   static Answer read(ChildProcess& client, Answer answer = {}) {
     while (auto line = client.read_line()) answer.take(*line);
@@ -186,22 +201,44 @@ class TwoNamespaces {
   bool made_ = false;
 };
 
+constexpr const char* kSecurity = R"(
+security:
+  tls:
+    cert: secrets/coordinator.pem
+    key: secrets/coordinator.key
+    ca: secrets/ca.pem
+    client_ca: secrets/ca.pem
+    peer_cert: secrets/peer.pem
+    peer_key: secrets/peer.key
+  tokens:
+    client: secrets/client.token
+    operator: secrets/operator.token
+    worker: secrets/worker.token
+  data_plane: trusted_network
+)";
+
 TEST_F(ClusterUpTest, SameWordsOverTwoHosts) {
   const TwoNamespaces hosts;
   if (!hosts.made()) GTEST_SKIP() << "skipped: network namespaces cannot be made here";
   const std::string expected = text_of_one_process();
+  const std::string secrets = folder_ + "/secrets";
+  ASSERT_EQ(ChildProcess({source_dir() + "/deploy/make_secrets.sh", secrets, "10.77.0.1"}).wait(),
+            0);
   write_file(absl::StrCat(
                  "hosts:\n- {name: ", hosts.near(), ", address: 10.77.0.1}\n- {name: ", hosts.far(),
                  ", address: 10.77.0.2}\n"
                  "coordinator: {threads: 1, kv_memory_bytes: 32M}\n"
                  "workers:\n- {name: here, threads: 1}\n- {name: there, threads: 1, host: ",
-                 hosts.far(), "}\nsecurity: {insecure: true, data_plane: trusted_network}\n"),
+                 hosts.far(), "}\n", kSecurity),
              "  remote_shell: ip netns exec {host}\n");
   prefix_ = {"/usr/bin/env", "ip", "netns", "exec", hosts.near()};
   std::vector<pid_t> pids;
   const std::string api = up(&pids);
   EXPECT_EQ(api, "10.77.0.1:50051");
-  EXPECT_EQ(read(*generate(api)).text, expected);
+  const auto client =
+      generate(api, {"--ca", secrets + "/ca.pem", "--cert", secrets + "/peer.pem", "--key",
+                     secrets + "/peer.key", "--token-file", secrets + "/client.token"});
+  EXPECT_EQ(read(*client).text, expected);
   down(pids);
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/app/cluster_service.h"
 
-#include <algorithm>
+#include <net/if.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -77,11 +78,16 @@ absl::StatusOr<std::unique_ptr<expert_parallel::Transport>> make_transport(
                      " is not a loopback address: activations would cross the network, which "
                      "are authenticated but not encrypted; say --trusted-network if it is one"));
   }
+  // Names of RDMA devices have a colon and are UCX's to check.
+  const std::string& interface = cluster.data_interface;
+  if (!interface.empty() && interface.find_first_of(":,") == std::string::npos &&
+      if_nametoindex(interface.c_str()) == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--data-interface ", interface, ": this host has no such network device"));
+  }
 #ifdef BRIGADE_HAVE_UCX
   expert_parallel::UcxOptions options;
-  options.net_devices = !cluster.data_interface.empty() ? cluster.data_interface
-                        : loopback                      ? "lo"
-                                                        : "";
+  options.net_devices = !interface.empty() ? interface : loopback ? "lo" : "";
   return expert_parallel::make_ucx_transport(options);
 #else
   return absl::InvalidArgumentError(

@@ -35,6 +35,17 @@ std::vector<WorkerProcess> expanded_workers(const v1::ClusterFile& file) {
   return processes;
 }
 
+bool has_joiners(const v1::ClusterFile& file) {
+  return !file.workers().empty() || !file.drafts().empty();
+}
+
+std::set<std::string> joining_hosts(const v1::ClusterFile& file) {
+  std::set<std::string> hosts;
+  for (const v1::WorkerRole& worker : file.workers()) hosts.insert(worker.host());
+  for (const v1::DraftRole& draft : file.drafts()) hosts.insert(draft.host());
+  return hosts;
+}
+
 const v1::Host* find_host(const v1::ClusterFile& file, const std::string& name) {
   for (const v1::Host& host : file.hosts()) {
     if (host.name() == name) return &host;

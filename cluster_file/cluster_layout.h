@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,11 @@ struct WorkerProcess {
 // In the order of the file. A count above 1 makes name-0, name-1, ... and replaces {index} in the
 // device.
 std::vector<WorkerProcess> expanded_workers(const v1::ClusterFile& file);
+
+// Somebody dials the control port: expert or draft workers.
+bool has_joiners(const v1::ClusterFile& file);
+// Their hosts' names.
+std::set<std::string> joining_hosts(const v1::ClusterFile& file);
 
 // nullptr when there is none of that name.
 const v1::Host* find_host(const v1::ClusterFile& file, const std::string& name);

@@ -34,6 +34,9 @@ void fill_defaults(v1::ClusterFile* file) {
   for (v1::WorkerRole& worker : *file->mutable_workers()) {
     if (worker.host().empty()) worker.set_host(first);
   }
+  for (v1::DraftRole& draft : *file->mutable_drafts()) {
+    if (draft.host().empty()) draft.set_host(first);
+  }
   v1::ModelFiles& model = *file->mutable_model();
   if (model.name().empty()) model.set_name(last_folder(model.path()));
 }

@@ -23,6 +23,14 @@ class FileChecks {
     }
   }
 
+  void draft_model(int index) {
+    const std::string& path = c_.file.drafts(index).model();
+    if (!c_.surroundings->is_folder(path)) {
+      c_.fault(absl::StrCat("drafts[", index, "].model"),
+               absl::StrCat("there is no folder ", path));
+    }
+  }
+
   void file(const std::string& key, const std::string& path) { read(key, path); }
 
   // Of at least 16 bytes, and none twice.
@@ -80,12 +88,27 @@ void check_coordinator_files(const RuleContext& c, FileChecks* checks) {
   checks->token("draft", tokens.draft());
 }
 
-void check_worker_files(const RuleContext& c, FileChecks* checks) {
+// What everybody shows who dials.
+void check_peer_files(const RuleContext& c, FileChecks* checks) {
   const v1::Tls& tls = c.file.security().tls();
   checks->file("security.tls.ca", tls.ca());
   checks->file("security.tls.peer_cert", tls.peer_cert());
   checks->file("security.tls.peer_key", tls.peer_key());
+}
+
+void check_worker_files(const RuleContext& c, FileChecks* checks) {
+  check_peer_files(c, checks);
   checks->token("worker", c.file.security().tokens().worker());
+}
+
+void check_draft_files(const RuleContext& c, FileChecks* checks) {
+  for (int i = 0; i < c.file.drafts_size(); ++i) {
+    const v1::Host* host = find_host(c.file, c.file.drafts(i).host());
+    if (host == nullptr || !c.surroundings->is_here(host->address())) continue;
+    checks->draft_model(i);
+    check_peer_files(c, checks);
+    checks->token("draft", c.file.security().tokens().draft());
+  }
 }
 
 }  // namespace
@@ -111,6 +134,7 @@ void check_files(const RuleContext& c) {
   if (coordinator_here || worker_here) checks.model();
   if (coordinator_here) check_coordinator_files(c, &checks);
   if (worker_here) check_worker_files(c, &checks);
+  check_draft_files(c, &checks);
   if (!elsewhere.empty()) {
     c.notes->push_back(
         absl::StrCat("files on other hosts were not looked at: ", absl::StrJoin(elsewhere, ", ")));

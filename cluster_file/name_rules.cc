@@ -64,6 +64,17 @@ void check_worker_names(const RuleContext& c) {
                          other->second, "]"));
     return;  // the rest of a count would say the same
   }
+  std::map<std::string, int> drafts;
+  for (int i = 0; i < c.file.drafts_size(); ++i) {
+    const std::string& name = c.file.drafts(i).name();
+    const auto worker = by_name.find(name);
+    const auto [other, is_new] = drafts.emplace(name, i);
+    if (worker == by_name.end() && is_new) continue;
+    c.fault(absl::StrCat("drafts[", i, "].name"),
+            absl::StrCat("there are two workers \"", name, "\"; the first is ",
+                         is_new ? "workers[" : "drafts[", is_new ? worker->second : other->second,
+                         "]"));
+  }
 }
 
 void check_devices(const RuleContext& c) {
@@ -98,6 +109,10 @@ bool check_names(const RuleContext& c) {
   for (int i = 0; i < c.file.workers_size(); ++i) {
     if (!check_host_of_role(c, worker_key(i, "host"), c.file.workers(i).host())) all_there = false;
   }
+  for (int i = 0; i < c.file.drafts_size(); ++i) {
+    const std::string key = absl::StrCat("drafts[", i, "].host");
+    if (!check_host_of_role(c, key, c.file.drafts(i).host())) all_there = false;
+  }
   if (!check_worker_count(c)) return false;
   check_worker_names(c);
   check_devices(c);
@@ -124,6 +139,13 @@ void check_numbers(const RuleContext& c) {
   for (int i = 0; i < c.file.workers_size() && coordinator.control_port() == 0; ++i) {
     if (c.file.workers(i).host() == coordinator.host()) continue;
     c.fault("coordinator.control_port", absl::StrCat("is 0 (any free one), but workers[", i,
+                                                     "] is on another host and must know "
+                                                     "the port to dial"));
+    break;
+  }
+  for (int i = 0; i < c.file.drafts_size() && coordinator.control_port() == 0; ++i) {
+    if (c.file.drafts(i).host() == coordinator.host()) continue;
+    c.fault("coordinator.control_port", absl::StrCat("is 0 (any free one), but drafts[", i,
                                                      "] is on another host and must know "
                                                      "the port to dial"));
     break;

@@ -14,8 +14,6 @@ namespace {
 // What launch.remote_shell may hold in braces; the first two say where.
 constexpr const char* kShellWords[] = {"{host}", "{address}", "{command}"};
 
-bool has_workers(const RuleContext& c) { return !c.file.workers().empty(); }
-
 // `key` is set and `other` is not.
 void check_pair(const RuleContext& c, const std::string& key, const std::string& value,
                 const std::string& other, const std::string& other_value) {
@@ -32,7 +30,7 @@ void check_tls(const RuleContext& c) {
   check_pair(c, "peer_key", tls.peer_key(), "peer_cert", tls.peer_cert());
   check_pair(c, "client_ca", tls.client_ca(), "cert", tls.cert());
   check_pair(c, "ca", tls.ca(), "cert", tls.cert());
-  if (!has_workers(c)) return;
+  if (!has_joiners(c.file)) return;
   if (!tls.cert().empty() && tls.ca().empty()) {
     c.fault("security.tls.cert",
             "needs security.tls.ca beside it, by which workers know the coordinator");
@@ -97,8 +95,11 @@ void check_open_ports(const RuleContext& c) {
   if (security.tokens().client().empty() && security.tls().client_ca().empty()) {
     missing.emplace_back("security.tokens.client (or security.tls.client_ca)");
   }
-  if (has_workers(c) && security.tokens().worker().empty()) {
+  if (!c.file.workers().empty() && security.tokens().worker().empty()) {
     missing.emplace_back("security.tokens.worker");
+  }
+  if (!c.file.drafts().empty() && security.tokens().draft().empty()) {
+    missing.emplace_back("security.tokens.draft");
   }
   if (missing.empty()) return;
   c.fault(listen_key(c),
@@ -131,9 +132,22 @@ void check_data_plane(const RuleContext& c) {
   }
 }
 
+// Draft workers take no part in the data plane, but they must reach the control port.
+void check_draft_hosts(const RuleContext& c) {
+  const v1::CoordinatorRole& coordinator = c.file.coordinator();
+  if (!is_loopback_address(coordinator.listen_address())) return;
+  for (int i = 0; i < c.file.drafts_size(); ++i) {
+    const v1::Host* host = find_host(c.file, c.file.drafts(i).host());
+    if (host == nullptr || is_loopback_address(host->address())) continue;
+    c.fault(absl::StrCat("drafts[", i, "].host"),
+            absl::StrCat("host ", host->name(), " does not reach ", coordinator.listen_address(),
+                         ", where the coordinator listens"));
+  }
+}
+
 void check_remote_shell(const RuleContext& c) {
-  std::set<std::string> used = {c.file.coordinator().host()};
-  for (const v1::WorkerRole& worker : c.file.workers()) used.insert(worker.host());
+  std::set<std::string> used = joining_hosts(c.file);
+  used.insert(c.file.coordinator().host());
   std::string shell = c.file.launch().remote_shell();
   const bool has_host =
       absl::StrContains(shell, kShellWords[0]) || absl::StrContains(shell, kShellWords[1]);
@@ -154,6 +168,7 @@ void check_trust(const RuleContext& c) {
   check_tokens_differ(c);
   check_open_ports(c);
   check_data_plane(c);
+  check_draft_hosts(c);
   check_remote_shell(c);
 }
 

@@ -36,21 +36,28 @@ void print_plan(const v1::ClusterFile& file) {
   const auto workers = cluster_file::expanded_workers(file);
   const v1::CoordinatorRole& coordinator = file.coordinator();
   std::set<std::string> hosts = {coordinator.host()};
-  for (const auto& worker : workers) hosts.insert(worker.host);
-  std::printf("%s: %zu processes on %zu %s, model %s\n", file.name().c_str(), workers.size() + 1,
-              hosts.size(), hosts.size() == 1 ? "host" : "hosts", file.model().path().c_str());
+  hosts.merge(cluster_file::joining_hosts(file));
+  std::printf("%s: %zu processes on %zu %s, model %s\n", file.name().c_str(),
+              workers.size() + static_cast<size_t>(file.drafts_size()) + 1, hosts.size(),
+              hosts.size() == 1 ? "host" : "hosts", file.model().path().c_str());
   const std::string control =
-      workers.empty() ? "" : absl::StrCat(", control ", port_text(coordinator.control_port()));
+      !cluster_file::has_joiners(file)
+          ? ""
+          : absl::StrCat(", control ", port_text(coordinator.control_port()));
+  const std::string dials = coordinator.control_port() == 0
+                                ? "; dials the coordinator's control port"
+                                : absl::StrCat("; dials ", cluster_file::control_address(file));
   row("coordinator", coordinator.host(),
       absl::StrCat(coordinator.device(), ", ", threads_text(coordinator.threads()), "; listens at ",
                    coordinator.listen_address(), ": API ", port_text(coordinator.port()), control,
                    "; metrics ", port_text(coordinator.metrics_port())));
   for (const auto& worker : workers) {
     row(worker.name, worker.host,
-        absl::StrCat(worker.device, ", ", threads_text(worker.threads),
-                     coordinator.control_port() == 0
-                         ? "; dials the coordinator's control port"
-                         : absl::StrCat("; dials ", cluster_file::control_address(file))));
+        absl::StrCat(worker.device, ", ", threads_text(worker.threads), dials));
+  }
+  for (const v1::DraftRole& draft : file.drafts()) {
+    row(draft.name(), draft.host(),
+        absl::StrCat("draft ", draft.model(), ", ", threads_text(draft.threads()), dials));
   }
 }
 

@@ -23,6 +23,7 @@ void apply_door(const v1::ClusterFile& file, CoordinatorConfig* config) {
 void apply_workers(const v1::ClusterFile& file, ClusterConfig* cluster) {
   const v1::CoordinatorRole& role = file.coordinator();
   cluster->workers = static_cast<int>(cluster_file::expanded_workers(file).size());
+  cluster->drafts = !file.drafts().empty();
   cluster->control_listen = cluster_file::with_port(role.listen_address(), role.control_port());
   cluster->worker_token_file = file.security().tokens().worker();
   cluster->trusted_network = file.security().data_plane() == v1::DATA_PLANE_TRUSTED_NETWORK;

@@ -27,11 +27,12 @@ absl::Status out_of_range(const char* flag, int value, int low, int high) {
 }  // namespace
 
 void add_cluster_flags(CLI::App& app, ClusterConfig* config) {
-  CLI::Option_group* group = app.add_option_group("Expert workers");
+  CLI::Option_group* group = app.add_option_group("Expert and draft workers");
   group
       ->add_option("--workers", config->workers,
                    "Workers to wait for; 0: this process holds all experts")
       ->capture_default_str();
+  group->add_flag("--drafts", config->drafts, "Draft workers may join at the control port");
   group
       ->add_option("--control-listen", config->control_listen,
                    "host:port where workers join; port 0: any free one")
@@ -95,8 +96,9 @@ std::string describe(const ClusterConfig& config) {
   line("workers", config.workers);
   line("microbatches", config.microbatches);
   line("wire-dtype", config.wire_dtype);
+  line("drafts", config.drafts ? "may join" : "off");
+  if (config.workers > 0 || config.drafts) line("control-listen", config.control_listen);
   if (config.workers == 0) return text;
-  line("control-listen", config.control_listen);
   line("worker-token", config.worker_token_file.empty() ? "none" : "required");
   line("data-plane", config.trusted_network ? "trusted network" : "loopback");
   line("data-interface", config.data_interface.empty() ? "default" : config.data_interface);

@@ -1,5 +1,5 @@
-// The coordinator's settings for expert workers: how many, where they join, how long anything may
-// take. Data and its flags; read before any thread.
+// The coordinator's settings for expert and draft workers: how many, where they join, how long
+// anything may take. Data and its flags; read before any thread.
 #pragma once
 
 #include <string>
@@ -14,7 +14,8 @@ class App;
 namespace brigade::runtime {
 
 struct ClusterConfig {
-  int workers = 0;  // expected; 0: the coordinator holds all experts and opens no control port
+  int workers = 0;      // expected; 0: the coordinator holds all experts
+  bool drafts = false;  // draft workers may join; opens the control port by itself
   std::string control_listen = "127.0.0.1:50052";  // port 0: any free one
   std::string control_port_file;
   std::string worker_token_file;  // workers must send this token; it is not the clients'

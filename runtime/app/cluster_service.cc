@@ -114,7 +114,8 @@ ClusterService::ClusterService(std::unique_ptr<Parts> parts) : parts_(std::move(
 ClusterService::~ClusterService() { stop(); }
 
 absl::StatusOr<std::unique_ptr<ClusterService>> ClusterService::open(
-    const CoordinatorConfig& config, const OpenedModel& model, kernels::Device& device) {
+    const CoordinatorConfig& config, const OpenedModel& model, kernels::Device& device,
+    grpc::Service* drafts) {
   ASSIGN_OR_RETURN(auto transport, make_transport(config));
   ASSIGN_OR_RETURN(const ClusterSettings settings, settings_of(config, model, device));
   auto parts = std::make_unique<Parts>(settings, std::move(transport), model, device);
@@ -125,7 +126,8 @@ absl::StatusOr<std::unique_ptr<ClusterService>> ClusterService::open(
   host.start();
   // From here on the parts end in order.
   auto service = std::unique_ptr<ClusterService>(new ClusterService(std::move(parts)));
-  ASSIGN_OR_RETURN(service->parts_->server, ControlServer::start(control_door(config), host));
+  ASSIGN_OR_RETURN(service->parts_->server,
+                   ControlServer::start(control_door(config), host, drafts));
   const ControlServer& server = *service->parts_->server;
   host.set_control_address(server.address());
   spdlog::info("workers join at {}; {}", server.address(), settings.identity.numerics_text);

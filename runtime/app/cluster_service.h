@@ -12,15 +12,21 @@
 #include "runtime/cluster/cluster_status.h"
 #include "runtime/model/load_model.h"
 
+namespace grpc {
+class Service;
+}
+
 namespace brigade::runtime {
 
 class ClusterService {
  public:
-  // Opens the control port and the data plane; workers may join from here on. `model` and `device`
-  // outlive it. INVALID_ARGUMENT names the flag; UNAVAILABLE when the port cannot be bound.
+  // Opens the control port and the data plane; workers may join from here on, draft workers too
+  // where `drafts` is their service. `model`, `device` and `drafts` outlive it. INVALID_ARGUMENT
+  // names the flag; UNAVAILABLE when the port cannot be bound.
   static absl::StatusOr<std::unique_ptr<ClusterService>> open(const CoordinatorConfig& config,
                                                               const OpenedModel& model,
-                                                              kernels::Device& device);
+                                                              kernels::Device& device,
+                                                              grpc::Service* drafts);
   ~ClusterService();
 
   ExchangeFactory exchange_factory();

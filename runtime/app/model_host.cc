@@ -11,6 +11,7 @@
 #include "kernels/core/device.h"
 #include "kernels/core/status.h"
 #include "runtime/app/cluster_service.h"
+#include "runtime/app/draft_port.h"
 #include "runtime/app/dtype_flag.h"
 #include "runtime/engine/engine.h"
 #include "runtime/model/load_model.h"
@@ -98,10 +99,11 @@ void wait_for_experts(const ClusterService& cluster, LoadingDisplay& display) {
 struct ModelHost::Parts {
   OpenedModel opened;
   std::unique_ptr<kernels::Device> device;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<DraftPort> drafts;        // null where no draft workers may join
   std::unique_ptr<ClusterService> cluster;  // null without workers
   LoadOptions options;
   int max_context = 0;
-  std::unique_ptr<Tokenizer> tokenizer;
   std::shared_ptr<ServedModel> served;
   LoadedModel model;
   std::unique_ptr<Engine> engine;
@@ -141,8 +143,13 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::open(const CoordinatorConf
   ASSIGN_OR_RETURN(parts->tokenizer, load_tokenizer(config.model, opened.spec.vocab));
   parts->served = describe_model(config, opened.spec, parts->max_context, parts->tokenizer.get());
   ASSIGN_OR_RETURN(parts->device, kernels::Device::create(kind, config.threads));
+  if (config.cluster.drafts) parts->drafts = std::make_unique<DraftPort>(parts->tokenizer.get());
+  if (config.cluster.workers == 0 && parts->drafts != nullptr) {
+    RETURN_IF_ERROR(parts->drafts->listen(config));
+  }
   if (config.cluster.workers > 0) {
-    ASSIGN_OR_RETURN(parts->cluster, ClusterService::open(config, opened, *parts->device));
+    grpc::Service* drafts = parts->drafts == nullptr ? nullptr : parts->drafts->service();
+    ASSIGN_OR_RETURN(parts->cluster, ClusterService::open(config, opened, *parts->device, drafts));
     options.load_experts = false;
     options.make_exchange = parts->cluster->exchange_factory();
   }
@@ -194,6 +201,7 @@ std::optional<ClusterStatus> ModelHost::cluster_status() const {
 
 void ModelHost::dismiss_workers() {
   if (parts_->cluster != nullptr) parts_->cluster->stop();
+  if (parts_->drafts != nullptr) parts_->drafts->stop();
 }
 
 void ModelHost::stop() {

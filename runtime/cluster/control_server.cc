@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -36,17 +37,29 @@ class WorkerControlService final : public v1::WorkerControl::CallbackService {
 }  // namespace
 
 struct ControlServer::Parts {
-  explicit Parts(ClusterHost& host) : service(host) {}
-  WorkerControlService service;
+  std::optional<WorkerControlService> service;
   std::unique_ptr<grpc::Server> server;
   std::string listen;
   int port = 0;
 };
 
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::start(const DoorOptions& door,
-                                                                    ClusterHost& host) {
+                                                                    ClusterHost& host,
+                                                                    grpc::Service* drafts) {
+  auto parts = std::make_unique<Parts>();
+  parts->service.emplace(host);
+  return listen(door, std::move(parts), drafts);
+}
+
+absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::start(const DoorOptions& door,
+                                                                    grpc::Service& drafts) {
+  return listen(door, std::make_unique<Parts>(), &drafts);
+}
+
+absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::listen(const DoorOptions& door,
+                                                                     std::unique_ptr<Parts> parts,
+                                                                     grpc::Service* drafts) {
   ASSIGN_OR_RETURN(DoorCredentials credentials, server_credentials(door));
-  auto parts = std::make_unique<Parts>(host);
   parts->listen = door.listen;
   grpc::ServerBuilder builder;
   builder.AddListeningPort(door.listen, std::move(credentials.credentials), &parts->port);
@@ -54,7 +67,8 @@ absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::start(const DoorOp
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-  builder.RegisterService(&parts->service);
+  if (parts->service) builder.RegisterService(&*parts->service);
+  if (drafts != nullptr) builder.RegisterService(drafts);
   parts->server = builder.BuildAndStart();
   if (parts->server == nullptr || parts->port == 0) {
     return absl::UnavailableError(absl::StrCat("--control-listen ", door.listen,

@@ -1,6 +1,6 @@
-// The port where workers join: one gRPC stream a worker, between which and the cluster host
-// messages travel as plain values. Nothing of gRPC or Protobuf shows above. start() and stop() by
-// one thread; stop() may be called twice.
+// The port where workers join: one gRPC stream an expert worker, between which and the cluster host
+// messages travel as plain values; beside it the draft workers' service, if there is one. start()
+// and stop() by one thread; stop() may be called twice.
 #pragma once
 
 #include <memory>
@@ -10,14 +10,23 @@
 #include "runtime/api/door_options.h"
 #include "runtime/cluster/cluster_host.h"
 
+namespace grpc {
+class Service;
+}
+
 namespace brigade::runtime {
 
 class ControlServer {
  public:
-  // `host` outlives the server. INVALID_ARGUMENT for a door that does not hold together (an address
-  // of other hosts without TLS and the workers' token, ...); UNAVAILABLE when it cannot be bound.
+  // `host` and `drafts` outlive the server. INVALID_ARGUMENT for a door that does not hold together
+  // (an address of other hosts without TLS and the workers' token, ...); UNAVAILABLE when it cannot
+  // be bound.
   static absl::StatusOr<std::unique_ptr<ControlServer>> start(const DoorOptions& door,
-                                                              ClusterHost& host);
+                                                              ClusterHost& host,
+                                                              grpc::Service* drafts = nullptr);
+  // For draft workers alone.
+  static absl::StatusOr<std::unique_ptr<ControlServer>> start(const DoorOptions& door,
+                                                              grpc::Service& drafts);
   ~ControlServer();
 
   int port() const;
@@ -29,6 +38,9 @@ class ControlServer {
  private:
   struct Parts;
   explicit ControlServer(std::unique_ptr<Parts> parts);
+  static absl::StatusOr<std::unique_ptr<ControlServer>> listen(const DoorOptions& door,
+                                                               std::unique_ptr<Parts> parts,
+                                                               grpc::Service* drafts);
   const std::unique_ptr<Parts> parts_;
 };
 

@@ -4,12 +4,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cluster_file/cluster_layout.h"
 #include "cluster_file/duration_and_size.h"
+#include "cluster_file/read_cluster_file.h"
 #include "kernels/core/build_version.h"
 #include "kernels/core/status.h"
 
@@ -23,6 +28,7 @@ constexpr int kMaxSequences = 4096;
 constexpr const char* kFooter =
     "Examples:\n"
     "  brigade-draft-worker --join 127.0.0.1:50052 --model models/demo/draft\n"
+    "  brigade-draft-worker --cluster cluster.yaml --name d0\n"
     "  brigade-draft-worker --join 10.0.0.1:50052 --model m --name d0 --ca ca.pem \\\n"
     "      --token-file draft.token\n\n"
     "It drafts ahead of the coordinator, which checks every token: it can cost nobody a word. A\n"
@@ -33,6 +39,8 @@ constexpr const char* kFooter =
 void add_joining_flags(CLI::App& app, DraftWorkerConfig* config) {
   CLI::Option_group* group = app.add_option_group("Joining");
   group->add_option("--join", config->dial.address, "HOST:PORT of the coordinator's control port");
+  group->add_option("--cluster", config->cluster_file,
+                    "Cluster file with all settings; other flags win over it");
   group->add_option("--name", config->name,
                     "Shown in the coordinator's status; default: host and process");
   group->add_option("--ca", config->dial.ca,
@@ -94,27 +102,80 @@ std::string default_name() {
   return absl::StrCat(host, "-", getpid());
 }
 
+// Flags that were given replace values in `config`. -1, or the exit code.
+int parse_into(int argc, char** argv, DraftWorkerConfig* config) {
+  CLI::App app("brigade-draft-worker: drafts ahead for a coordinator.");
+  app.set_version_flag("--version", absl::StrCat("brigade-draft-worker ", kBuildVersion));
+  app.footer(kFooter);
+  add_joining_flags(app, config);
+  add_running_flags(app, config);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const bool asked_for = error.get_exit_code() == 0;
+    app.exit(error);
+    return asked_for ? 0 : kUsageError;
+  }
+  return -1;
+}
+
+absl::StatusOr<v1::DraftRole> find_draft(const v1::ClusterFile& file,
+                                         const DraftWorkerConfig& config) {
+  std::vector<std::string> names;
+  for (const v1::DraftRole& draft : file.drafts()) {
+    if (draft.name() == config.name) return draft;
+    names.push_back(draft.name());
+  }
+  if (config.name.empty()) {
+    return absl::InvalidArgumentError("--cluster needs --name: which of its drafts this is");
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--name ", config.name, ": ", config.cluster_file, " has no such draft; it has ",
+                   names.empty() ? "none" : absl::StrJoin(names, ", ")));
+}
+
+absl::Status apply_cluster_file(DraftWorkerConfig* config) {
+  ASSIGN_OR_RETURN(const cluster_file::Reading reading,
+                   cluster_file::read_cluster_file(config->cluster_file));
+  const v1::ClusterFile& file = reading.file;
+  ASSIGN_OR_RETURN(const v1::DraftRole draft, find_draft(file, *config));
+  const v1::Security& security = file.security();
+  config->model = draft.model();
+  config->dial = {.address = cluster_file::control_address(file),
+                  .ca = security.tls().ca(),
+                  .tls_cert = security.tls().peer_cert(),
+                  .tls_key = security.tls().peer_key(),
+                  .token_file = security.tokens().draft()};
+  config->insecure = security.insecure();
+  config->threads = static_cast<int>(draft.threads());
+  config->kv_memory_bytes = draft.kv_memory_bytes();
+  config->max_sequences = static_cast<int>(draft.max_sequences());
+  config->rejoin_timeout = cluster_file::to_duration(file.timeouts().rejoin());
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 ParsedDraftFlags parse_draft_flags(int argc, char** argv) {
   ParsedDraftFlags result;
-  CLI::App app("brigade-draft-worker: drafts ahead for a coordinator.");
-  app.set_version_flag("--version", absl::StrCat("brigade-draft-worker ", kBuildVersion));
-  app.footer(kFooter);
-  add_joining_flags(app, &result.config);
-  add_running_flags(app, &result.config);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    result.exit_code = error.get_exit_code() == 0 ? 0 : kUsageError;
-    app.exit(error);
+  result.exit_code = parse_into(argc, argv, &result.config);
+  if (result.exit_code >= 0 || result.config.cluster_file.empty()) return result;
+  DraftWorkerConfig config;
+  config.cluster_file = result.config.cluster_file;
+  config.name = result.config.name;
+  if (const absl::Status status = apply_cluster_file(&config); !status.ok()) {
+    std::fprintf(stderr, "brigade-draft-worker: %s\n", std::string(status.message()).c_str());
+    result.exit_code = kUsageError;
+    return result;
   }
+  result.exit_code = parse_into(argc, argv, &config);
+  result.config = std::move(config);
   return result;
 }
 
 absl::Status check(DraftWorkerConfig* config) {
   if (config->dial.address.empty()) {
-    return absl::InvalidArgumentError("--join HOST:PORT is needed");
+    return absl::InvalidArgumentError("--join HOST:PORT or --cluster FILE is needed");
   }
   ASSIGN_OR_RETURN(const std::string host, worker::host_of(config->dial.address));
   RETURN_IF_ERROR(

@@ -12,8 +12,9 @@
 namespace brigade::runtime::draft_worker {
 
 struct DraftWorkerConfig {
-  std::string name;   // shown in the coordinator's status; empty: host and process id
-  std::string model;  // folder of a dense checkpoint with the target's vocabulary
+  std::string cluster_file;  // says all of the below for the draft `name`; flags win over it
+  std::string name;          // shown in the coordinator's status; empty: host and process id
+  std::string model;         // folder of a dense checkpoint with the target's vocabulary
   worker::DialOptions dial;
   bool insecure = false;  // dial another host without TLS and token
   int threads = 0;        // 0: one a core

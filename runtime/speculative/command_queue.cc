@@ -70,13 +70,20 @@ bool CommandQueue::close(uint64_t sequence, uint64_t epoch) {
 
 void CommandQueue::take(DraftCommands* commands) {
   commands->commands.clear();
-  for (size_t i = 0; i < count_; ++i) {
-    Entry& entry = entries_[i];
-    if (entry.open) commands->commands.push_back(*std::exchange(entry.open, std::nullopt));
+  size_t tokens = 0, taken = 0;
+  for (; taken < count_ && tokens < kMaxTokens; ++taken) {
+    Entry& entry = entries_[taken];
+    if (entry.has_commit) tokens += entry.commit.tokens.size();
+    if (entry.open) {
+      tokens += entry.open->tokens.size();
+      commands->commands.push_back(*std::exchange(entry.open, std::nullopt));
+    }
     if (entry.has_commit) commands->commands.push_back(entry.commit);
     if (entry.has_close) commands->commands.push_back(entry.close);
   }
-  count_ = 0;
+  std::rotate(entries_.begin(), entries_.begin() + static_cast<std::ptrdiff_t>(taken),
+              entries_.begin() + static_cast<std::ptrdiff_t>(count_));
+  count_ -= taken;
 }
 
 }  // namespace brigade::runtime

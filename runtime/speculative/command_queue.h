@@ -16,6 +16,8 @@ namespace brigade::runtime {
 
 class CommandQueue {
  public:
+  static constexpr size_t kMaxTokens = 1 << 18;
+
   explicit CommandQueue(size_t max_sequences);
 
   // False, with nothing changed, when commands of max_sequences other sequences wait: the worker
@@ -27,7 +29,8 @@ class CommandQueue {
   bool close(uint64_t sequence, uint64_t epoch);
 
   bool empty() const { return count_ == 0; }
-  // Moves all of it to `commands`, in order.
+  // Moves what one message takes to `commands`, in order: whole sequences, as many as have
+  // kMaxTokens together, at least one.
   void take(DraftCommands* commands);
   void clear() { count_ = 0; }
 

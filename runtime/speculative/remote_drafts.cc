@@ -119,12 +119,22 @@ RemoteDraftsCounters RemoteDrafts::counters() const {
   return sum;
 }
 
+namespace {
+
+// Its memory is as long as the sequence can become.
+DraftTailLimits limits_of(DraftTailLimits limits, const SequenceToDraft& sequence) {
+  limits.max_positions = std::min(limits.max_positions, sequence.max_length);
+  return limits;
+}
+
+}  // namespace
+
 RemoteDrafter::RemoteDrafter(RemoteDrafts& owner, uint64_t id, SequenceToDraft sequence,
                              std::span<const int32_t> text)
     : owner_(owner),
       id_(id),
       sequence_(std::move(sequence)),
-      tail_(owner.options_.limits, sequence_.rule, 0, text),
+      tail_(limits_of(owner.options_.limits, sequence_), sequence_.rule, 0, text),
       wanted_(owner.options_.first_depth) {}
 
 RemoteDrafter::~RemoteDrafter() {

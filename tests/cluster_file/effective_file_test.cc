@@ -123,6 +123,19 @@ TEST(EffectiveFileTest, WorkersWrittenOut) {
   EXPECT_EQ(cluster_file::with_port("fd00::2", 7), "[fd00::2]:7");
 }
 
+TEST(EffectiveFileTest, DraftWorkers) {
+  const v1::ClusterFile file =
+      read("model: {path: m}\ndrafts:\n  - {name: d, model: small, threads: 1}\n").file;
+  ASSERT_EQ(file.drafts_size(), 1);
+  EXPECT_EQ(file.drafts(0).model(), "/c/files/small");
+  EXPECT_EQ(file.drafts(0).host(), "local");
+  EXPECT_EQ(file.drafts(0).kv_memory_bytes(), int64_t{256} << 20);
+  EXPECT_EQ(file.drafts(0).max_sequences(), 32);
+  EXPECT_TRUE(cluster_file::has_joiners(file));
+  EXPECT_EQ(cluster_file::joining_hosts(file), std::set<std::string>{"local"});
+  EXPECT_FALSE(cluster_file::has_joiners(read("model: {path: m}\n").file));
+}
+
 TEST(EffectiveFileTest, AliasesStandForTheirAnchors) {
   const v1::ClusterFile file = read(
                                    "model: {path: m}\nworkers:\n  - {name: &n a, threads: &t 2}\n"

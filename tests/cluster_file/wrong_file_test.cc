@@ -171,6 +171,12 @@ TEST(WrongFileTest, NamesAndNumbers) {
        "the host by"},
       {"model: {path: model}\nworkers:\n  - {name: w, count: 2}\n  - {name: w-1}\n",
        "4:6: workers[1].name: there are two workers \"w-1\"; the first is workers[0]"},
+      {"model: {path: model}\nworkers:\n  - {name: w, count: 2}\ndrafts: [{name: w-1, model: d}]\n",
+       "4:11: drafts[0].name: there are two workers \"w-1\"; the first is workers[0]"},
+      {"model: {path: model}\ndrafts: [{name: d, model: d}, {name: d, model: d}]\n",
+       "2:32: drafts[1].name: there are two workers \"d\"; the first is drafts[0]"},
+      {"model: {path: model}\ndrafts: [{name: d, model: d, host: x}]\n",
+       "2:30: drafts[0].host: there is no host \"x\"; known: local"},
       {"model: {path: model}\nworkers: [{name: w, count: 0}]\n",
        "2:28: workers[0].count: is 0, must be from 1 to 256"},
       {"model: {path: model}\nworkers:\n  - &w {name: w, count: 256}\n  - *w\n  - *w\n  - *w\n  - "

@@ -25,8 +25,16 @@ void resolve_paths(const fs::path& folder, Message* message) {
   const auto& reflection = *message->GetReflection();
   for (int i = 0; i < type.field_count(); ++i) {
     const FieldDescriptor& field = *type.field(i);
-    if (field.is_repeated() || !reflection.HasField(*message, &field)) continue;
-    if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+    const bool is_message = field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
+    if (field.is_repeated()) {
+      const int size = is_message ? reflection.FieldSize(*message, &field) : 0;
+      for (int j = 0; j < size; ++j) {
+        resolve_paths(folder, reflection.MutableRepeatedMessage(message, &field, j));
+      }
+      continue;
+    }
+    if (!reflection.HasField(*message, &field)) continue;
+    if (is_message) {
       resolve_paths(folder, reflection.MutableMessage(message, &field));
     } else if (field.options().GetExtension(v1::words) == v1::WORDS_PATH) {
       const fs::path path = reflection.GetString(*message, &field);

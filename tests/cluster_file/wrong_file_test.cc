@@ -53,7 +53,7 @@ TEST(WrongFileTest, Structure) {
       {"model: {path: model}\n\"a\\nb\\e\": 1\n",
        "2:1: a?b?: unknown key; known: name, model, numerics, hosts, coordinator, workers, "
        "placement, "
-       "timeouts, security, launch"},
+       "timeouts, security, launch, drafts"},
       {"model: {path: model}\n? [a]\n: b\n", "2:3: a key must be a word"},
       {"model: {path: model}\n<<: {name: b}\n",
        "2:1: <<: merging (<<) is not done here; write the keys out"},
@@ -171,12 +171,13 @@ TEST(WrongFileTest, NamesAndNumbers) {
        "the host by"},
       {"model: {path: model}\nworkers:\n  - {name: w, count: 2}\n  - {name: w-1}\n",
        "4:6: workers[1].name: there are two workers \"w-1\"; the first is workers[0]"},
-      {"model: {path: model}\nworkers:\n  - {name: w, count: 2}\ndrafts: [{name: w-1, model: d}]\n",
+      {"model: {path: model}\nworkers:\n  - {name: w, count: 2}\ndrafts: [{name: w-1, model: "
+       "model}]\n",
        "4:11: drafts[0].name: there are two workers \"w-1\"; the first is workers[0]"},
-      {"model: {path: model}\ndrafts: [{name: d, model: d}, {name: d, model: d}]\n",
-       "2:32: drafts[1].name: there are two workers \"d\"; the first is drafts[0]"},
-      {"model: {path: model}\ndrafts: [{name: d, model: d, host: x}]\n",
-       "2:30: drafts[0].host: there is no host \"x\"; known: local"},
+      {"model: {path: model}\ndrafts: [{name: d, model: model}, {name: d, model: model}]\n",
+       "2:36: drafts[1].name: there are two workers \"d\"; the first is drafts[0]"},
+      {"model: {path: model}\ndrafts: [{name: d, model: model, host: x}]\n",
+       "2:34: drafts[0].host: there is no host \"x\"; known: local"},
       {"model: {path: model}\nworkers: [{name: w, count: 0}]\n",
        "2:28: workers[0].count: is 0, must be from 1 to 256"},
       {"model: {path: model}\nworkers:\n  - &w {name: w, count: 256}\n  - *w\n  - *w\n  - *w\n  - "

@@ -182,10 +182,15 @@ void ClusterExchange::pack() {
         }
       }
       packed = true;
+      // A full frame leaves while the next is packed.
+      if (!share.done()) links_.flush();
     }
   }
   if (!starved) starved_.store(false, std::memory_order_relaxed);
-  if (packed) links_.flush();
+  if (packed) {
+    links_.flush();
+    just_sent_ = true;
+  }
 }
 
 bool ClusterExchange::pack_share(FramePacker::Share& share) {
@@ -277,6 +282,7 @@ absl::StatusOr<bool> ClusterExchange::poll() {
   if (!active_) return true;
   RETURN_IF_ERROR(resend_declined());
   pack();
+  if (!slots_.complete() && !std::exchange(just_sent_, false)) links_.look();
   if (!slots_.complete()) return false;
   if (config_.homeless_rows == HomelessRows::kWait) {
     for (int32_t term = 0; term < layer_.rows * config_.geometry.top_k; ++term) {

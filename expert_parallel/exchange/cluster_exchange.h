@@ -116,6 +116,7 @@ class ClusterExchange final : public Exchange, public AnswerSink {
   kernels::Event x_on_host_;
   uint64_t step_ = 0;
   bool active_ = false;
+  bool just_sent_ = false;       // an answer cannot be there yet
   bool resend_ = false;          // declined terms may have to go out again
   kernels::Event plan_is_read_;  // while resend_, where the device reads the plan
   std::vector<Rank> rank_of_term_;

@@ -1,7 +1,8 @@
 // The coordinator's end of the data plane: links to the workers, frames out, answers in. Owns the
-// progress thread of a transport. The step thread packs frames into buffers of the rank they go to
-// and submits them; answers that pass all checks go to the sink of their microbatch on the progress
-// thread. A rank that does not take its frames uses up its own buffers only.
+// progress thread of a transport, whose work the step thread can take over while it waits. The step
+// thread packs frames into buffers of the rank they go to and submits them; answers that pass all
+// checks go to the sink of their microbatch on the progress thread. A rank that does not take its
+// frames uses up its own buffers only.
 #pragma once
 
 #include <atomic>
@@ -26,7 +27,7 @@ struct WorkerLinksConfig {
   int frames_per_rank = 8;  // buffers; at most the transport's send queue
 };
 
-// Progress thread.
+// Progress thread, or the step thread in its place.
 class AnswerSink {
  public:
   virtual ~AnswerSink() = default;
@@ -56,9 +57,19 @@ class WorkerLinks final : public LoopClient {
   void attach(int microbatch, AnswerSink* sink);
   // Step thread. A buffer of kMaxFrameBytes, or null: all are in use, or the rank has no link.
   std::byte* acquire(Rank rank);
-  // Hands a filled buffer over; the progress thread is woken by flush().
+  // Hands a filled buffer over; flush() sends all of them off.
   void submit(Rank rank, std::byte* frame, size_t bytes, uint32_t rows);
-  void flush() { loop_.wake(); }
+  void flush() { step_thread_drives_ ? loop_.guest_turn() : loop_.wake(); }
+  // Takes in what has arrived, if the step thread drives the transport.
+  void look() {
+    if (step_thread_drives_) loop_.guest_turn();
+  }
+  // A place to sleep for the step thread, in which it drives the transport by itself until its
+  // waker is woken; true then. Once used, it must be the only place where the step thread sleeps.
+  bool sleep_until(kernels::Waker& waker, absl::Time deadline) {
+    step_thread_drives_ = true;
+    return loop_.guest_sleep(waker, deadline);
+  }
   uint64_t next_step() { return next_step_.fetch_add(1, std::memory_order_relaxed); }
 
   const WorkerLinksConfig& config() const { return config_; }
@@ -102,8 +113,9 @@ class WorkerLinks final : public LoopClient {
   std::vector<std::unique_ptr<RankSlot>> ranks_;
   std::map<PeerId, Rank> rank_of_peer_;  // progress thread
   std::mutex mutex_;
-  std::vector<Outgoing> outbox_;   // guarded by mutex_; bounded by the buffers there are
-  std::vector<Outgoing> sending_;  // progress thread
+  std::vector<Outgoing> outbox_;     // guarded by mutex_; bounded by the buffers there are
+  std::vector<Outgoing> sending_;    // progress thread
+  bool step_thread_drives_ = false;  // step thread
   RefusalCounts refusals_;
   std::atomic<uint64_t> next_step_{1};
   TransportLoop loop_;  // last: its thread uses all of the above

@@ -10,17 +10,32 @@
 namespace brigade::expert_parallel {
 namespace {
 
-uint32_t rows_per_frame(const ExpertGeometry& geometry) {
+// Rows of one answer frame: kAnswerFrameRowBytes of them, or as many as it takes for two batches of
+// max_terms to fit the send queue. 0: not even one fits.
+uint32_t rows_per_frame(const ExpertGeometry& geometry, int max_terms, int send_queue) {
   const size_t row_bytes = size_t(geometry.hidden) * kernels::dtype_bytes(geometry.wire_dtype);
-  // Room for the index's padding is kept.
-  return static_cast<uint32_t>((kMaxFrameBytes - kFrameHeaderBytes - kFrameAlignment) /
-                               (row_bytes + sizeof(uint32_t)));
+  const size_t around = kFrameHeaderBytes + kFrameAlignment;  // room for the index's padding
+  const size_t most = (kMaxFrameBytes - around) / (row_bytes + sizeof(uint32_t));
+  const size_t preferred = std::max<size_t>(1, kAnswerFrameRowBytes / row_bytes);
+  const size_t frames = std::max(1, send_queue / 2 - 1);
+  return static_cast<uint32_t>(std::min(most, std::max(preferred, max_terms / frames + 1)));
 }
 
 // Answers, and one decline.
-int frames_of_batch(const ExpertGeometry& geometry, int max_terms) {
-  const int each = static_cast<int>(rows_per_frame(geometry));
+int frames_of_batch(uint32_t rows_per_frame, int max_terms) {
+  const int each = static_cast<int>(rows_per_frame);
   return (max_terms + each - 1) / each + 1;
+}
+
+// Of one answer buffer: a full answer, or a decline of everything.
+size_t buffer_bytes(const ExpertGeometry& geometry, uint32_t rows_per_frame, int max_terms) {
+  const FrameHeader answer = {.kind = FrameKind::kAnswer,
+                              .dtype = geometry.wire_dtype,
+                              .hidden = static_cast<uint32_t>(geometry.hidden),
+                              .row_count = rows_per_frame,
+                              .entry_count = rows_per_frame};
+  return std::max(frame_bytes(answer),
+                  kFrameHeaderBytes + frame_index_bytes(FrameKind::kDecline, max_terms));
 }
 
 bool same_exchange(const FrameHeader& a, const FrameHeader& b) {
@@ -34,17 +49,19 @@ absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::create(
     const ExpertServerConfig& config, CoordinatorLost on_lost) {
   ASSIGN_OR_RETURN(auto batch, ExpertBatch::create(device, shard, config.frames_per_batch,
                                                    config.limits.max_slots));
+  const int send_queue = transport->caps().send_queue;
+  const uint32_t rows = rows_per_frame(shard.geometry(), batch->max_terms(), send_queue);
   if (frame_index_bytes(FrameKind::kDecline, batch->max_terms()) + kFrameHeaderBytes >
           kMaxFrameBytes ||
-      rows_per_frame(shard.geometry()) == 0) {
+      rows == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("expert server: ", batch->max_terms(), " terms a batch do not fit one frame"));
   }
-  if (frames_of_batch(shard.geometry(), batch->max_terms()) > transport->caps().send_queue) {
+  if (frames_of_batch(rows, batch->max_terms()) > send_queue) {
     return absl::InvalidArgumentError(
         absl::StrCat("expert server: a batch has more answer frames than the "
                      "transport's send queue of ",
-                     transport->caps().send_queue));
+                     send_queue));
   }
   ASSIGN_OR_RETURN(auto stream, device.create_stream());
   return std::unique_ptr<ExpertServer>(new ExpertServer(std::move(transport), std::move(stream),
@@ -62,7 +79,9 @@ ExpertServer::ExpertServer(std::unique_ptr<Transport> transport,
       geometry_(geometry),
       config_(config),
       on_lost_(std::move(on_lost)),
-      batch_frames_(frames_of_batch(geometry_, batch_->max_terms())),
+      rows_per_answer_(
+          rows_per_frame(geometry_, batch_->max_terms(), transport_->caps().send_queue)),
+      batch_frames_(frames_of_batch(rows_per_answer_, batch_->max_terms())),
       pool_frames_(std::min(2 * batch_frames_, transport_->caps().send_queue)),
       loop_(*transport_, *this) {}
 
@@ -73,8 +92,6 @@ ExpertServer::~ExpertServer() {
 
 void ExpertServer::start() { loop_.start(); }
 void ExpertServer::stop() { loop_.stop(); }
-
-uint32_t ExpertServer::rows_per_answer() const { return rows_per_frame(geometry_); }
 
 absl::StatusOr<std::string> ExpertServer::open(const Session& session, const Party& coordinator,
                                                const Party& self, absl::Time deadline) {
@@ -92,7 +109,8 @@ absl::StatusOr<std::string> ExpertServer::open(const Session& session, const Par
         link->party = coordinator;
         link->self = self;
         link->waiting.reserve(config_.window);
-        link->answers = AlignedBlock(pool_frames_, kMaxFrameBytes);
+        link->answers = AlignedBlock(
+            pool_frames_, buffer_bytes(geometry_, rows_per_answer_, batch_->max_terms()));
         for (int i = 0; i < pool_frames_; ++i) link->free.push_back(i);
         address = transport_->address(*peer);
       },
@@ -229,7 +247,7 @@ void ExpertServer::serve(PeerId peer, Coordinator& coordinator) {
 void ExpertServer::answer(PeerId peer, Coordinator& coordinator, const FrameHeader& question) {
   const std::span<const uint32_t> slots = batch_->slots(), declined = batch_->declined();
   const size_t row_bytes = size_t(geometry_.hidden) * kernels::dtype_bytes(geometry_.wire_dtype);
-  const uint32_t most = rows_per_answer();
+  const uint32_t most = rows_per_answer_;
   FrameHeader header = question;
   header.dtype = geometry_.wire_dtype;
   header.receiver = coordinator.party;

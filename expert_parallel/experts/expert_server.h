@@ -84,7 +84,6 @@ class ExpertServer final : public LoopClient {
   void send(PeerId peer, Coordinator& coordinator, int buffer, const FrameHeader& header);
   void drop(PeerId peer);
   PeerId peer_of(uint64_t coordinator_id) const;
-  uint32_t rows_per_answer() const;
 
   const std::unique_ptr<Transport> transport_;
   const std::unique_ptr<kernels::Stream> stream_;
@@ -92,6 +91,7 @@ class ExpertServer final : public LoopClient {
   const ExpertGeometry geometry_;
   const ExpertServerConfig config_;
   const CoordinatorLost on_lost_;
+  const uint32_t rows_per_answer_;
   const int batch_frames_;  // answers of one batch at most
   const int pool_frames_;   // per coordinator
   std::map<PeerId, std::unique_ptr<Coordinator>> coordinators_;

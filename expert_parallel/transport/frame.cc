@@ -1,6 +1,9 @@
 #include "expert_parallel/transport/frame.h"
 
 #include <xxhash.h>
+#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
+#include <xxh_x86dispatch.h>  // the CPU's widest vectors: the same sums, four times as fast
+#endif
 
 #include <bit>
 

@@ -15,8 +15,7 @@ constexpr int kBuffers = 32;
 }
 
 int rows_per_answer(int hidden) {
-  return static_cast<int>((kMaxFrameBytes - kFrameHeaderBytes - kFrameAlignment) /
-                          (hidden * sizeof(float) + sizeof(uint32_t)));
+  return static_cast<int>(std::max<size_t>(1, kAnswerFrameRowBytes / (hidden * sizeof(float))));
 }
 
 EchoWorker::EchoWorker(std::unique_ptr<Transport> transport, const FrameLimits& limits,

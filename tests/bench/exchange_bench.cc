@@ -1,7 +1,9 @@
 // Dispatch and combine of one layer, without the experts' work, against a bare UCX ping-pong of the
-// same messages over the same lanes: exchange_bench [--rounds N] [--trips N] [--hidden N].
-// Three processes: this one, an echo worker, a bare peer. Rounds interleave the two; medians.
+// same messages over the same lanes: exchange_bench [--rounds N] [--trips N] [--hidden N] [--pin
+// 0|1]. This process asks, echo workers and a bare peer answer. Rounds interleave them; medians.
+// Pinned (the default), this process has core 0 and those that answer have core 1.
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -32,8 +34,10 @@ using namespace expert_parallel;
 
 constexpr int kTopK = 2, kExperts = 8, kMaxRows = 256;
 
+constexpr char kPinVariable[] = "BRIGADE_BENCH_PIN";
+
 struct Settings {
-  int hidden = 1024, rounds = 15, trips = 60;
+  int hidden = 1024, rounds = 15, trips = 60, pin = 1, rows = 0;
 };
 
 const Session kSession = {.coordinator_id = 5, .secret = {1, 2, 3}};
@@ -134,6 +138,13 @@ class Child {
   int to_ = -1, from_ = -1;
 };
 
+void pin_to(int core) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  CPU_SET(core, &cores);
+  CHECK(sched_setaffinity(0, sizeof(cores), &cores) == 0);
+}
+
 int child_main(const std::string& kind, bool shared_memory, int rows, int hidden) {
   if (kind == "bare") {
     BareUcx bare(shared_memory);
@@ -153,8 +164,9 @@ int child_main(const std::string& kind, bool shared_memory, int rows, int hidden
 // The coordinator's side of the product: links, one exchange, the step thread's way of waiting.
 class Coordinator {
  public:
-  Coordinator(bool shared_memory, int hidden)
+  Coordinator(bool shared_memory, int hidden, bool drives)
       : hidden_(hidden),
+        drives_(drives),
         child_({"exchange_bench", "--child", "echo", shared_memory ? "shm" : "tcp", "0",
                 std::to_string(hidden)}),
         device_(*kernels::Device::create(kernels::DeviceKind::kCpu, 1)),
@@ -187,7 +199,8 @@ class Coordinator {
       const absl::StatusOr<bool> done = exchange_->poll();
       CHECK(done.ok());
       if (*done) break;
-      CHECK(waker_.wait_until(absl::Now() + absl::Seconds(20)));
+      const absl::Time deadline = absl::Now() + absl::Seconds(20);
+      CHECK(drives_ ? links_.sleep_until(waker_, deadline) : waker_.wait_until(deadline));
     }
   }
   void check_answers(int rows) const {
@@ -200,6 +213,7 @@ class Coordinator {
 
  private:
   const int hidden_;
+  const bool drives_;
   Child child_;
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<kernels::Stream> stream_;
@@ -224,7 +238,8 @@ double microseconds(Work work) {
 }
 
 void measure(bool shared_memory, int rows, const Settings& settings) {
-  Coordinator coordinator(shared_memory, settings.hidden);
+  Coordinator driving(shared_memory, settings.hidden, true);
+  Coordinator handing_over(shared_memory, settings.hidden, false);
   Child peer({"exchange_bench", "--child", "bare", shared_memory ? "shm" : "tcp",
               std::to_string(rows), std::to_string(settings.hidden)});
   BareUcx bare(shared_memory);
@@ -237,26 +252,31 @@ void measure(bool shared_memory, int rows, const Settings& settings) {
     for (const size_t bytes : trip.answers) back += bytes;
     messages += 1 + trip.answers.size();
   }
-  std::vector<double> ours, bares;
+  std::vector<double> ours, with_switches, bares;
   for (int round = -2; round < settings.rounds; ++round) {
     for (int i = 0; i < settings.trips; ++i) {
-      const double time = microseconds([&] { coordinator.exchange(rows); });
+      const double time = microseconds([&] { driving.exchange(rows); });
       if (round >= 0) ours.push_back(time);
     }
-    coordinator.check_answers(rows);
+    driving.check_answers(rows);
+    for (int i = 0; i < settings.trips; ++i) {
+      const double time = microseconds([&] { handing_over.exchange(rows); });
+      if (round >= 0) with_switches.push_back(time);
+    }
     for (int i = 0; i < settings.trips; ++i) {
       const double time = microseconds([&] { bare.ask(trips); });
       if (round >= 0) bares.push_back(time);
     }
   }
-  std::printf("| %s | %4d | %8zu | %8zu | %2zu | %8.1f | %8.1f | %5.2f |\n",
-              shared_memory ? "shm" : "tcp", rows, there, back, messages, median(ours),
-              median(bares), median(ours) / median(bares));
+  std::printf("| %s | %4d | %8zu | %8zu | %2zu | %8.1f | %8.1f | %8.1f | %5.2f |\n",
+              shared_memory ? "shm" : "tcp", rows, there, back, messages, median(with_switches),
+              median(ours), median(bares), median(ours) / median(bares));
   std::fflush(stdout);
 }
 
 int main_of(int argc, char** argv) {
   if (argc >= 6 && std::strcmp(argv[1], "--child") == 0) {
+    if (std::getenv(kPinVariable) != nullptr) pin_to(1);
     return child_main(argv[2], std::strcmp(argv[3], "shm") == 0, std::atoi(argv[4]),
                       std::atoi(argv[5]));
   }
@@ -266,18 +286,28 @@ int main_of(int argc, char** argv) {
     int* value = name == "--rounds"   ? &settings.rounds
                  : name == "--trips"  ? &settings.trips
                  : name == "--hidden" ? &settings.hidden
+                 : name == "--pin"    ? &settings.pin
+                 : name == "--rows"   ? &settings.rows
                                       : nullptr;
-    if (value == nullptr || !absl::SimpleAtoi(argv[i + 1], value) || *value < 1) {
-      std::fprintf(stderr, "exchange_bench [--rounds N] [--trips N] [--hidden N]\n");
+    if (value == nullptr || !absl::SimpleAtoi(argv[i + 1], value) || *value < 0) {
+      std::fprintf(stderr, "exchange_bench [--rounds N] [--trips N] [--hidden N] [--pin 0|1] [--rows N]\n");
       return 2;
     }
   }
+  if (settings.pin != 0) {
+    setenv(kPinVariable, "1", 1);
+    pin_to(0);
+  }
   std::printf("hidden %d, top-%d, one worker; microseconds, medians of %d\n", settings.hidden,
               kTopK, settings.rounds * settings.trips);
-  std::printf("| lanes | rows | bytes there | back | messages | exchange | bare | ratio |\n");
-  std::printf("|---|---|---|---|---|---|---|---|\n");
+  std::printf(
+      "| lanes | rows | bytes there | back | messages | own progress thread | step thread drives | "
+      "bare | ratio |\n");
+  std::printf("|---|---|---|---|---|---|---|---|---|\n");
   for (const bool shared_memory : {true, false}) {
-    for (const int rows : {1, 16, 64, 256}) measure(shared_memory, rows, settings);
+    for (const int rows : {1, 16, 64, 256}) {
+      if (settings.rows == 0 || settings.rows == rows) measure(shared_memory, rows, settings);
+    }
   }
   return 0;
 }

@@ -2,7 +2,7 @@
 
 #include <time.h>
 
-#include <mutex>
+#include <thread>
 
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
@@ -24,6 +24,7 @@ class Echo : public LoopClient {
   void on_message(PeerId peer, uint64_t receipt, std::span<const std::byte> bytes) override {
     text_ = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()) + "!";
     transport_.release(receipt);
+    ++(std::this_thread::get_id() == guest ? on_guest : on_loop);
     if (text_.size() < 40) {
       EXPECT_TRUE(transport_.send(peer, {.head = std::as_bytes(std::span(text_))}, 0).ok());
     } else {
@@ -37,8 +38,7 @@ class Echo : public LoopClient {
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
     cpu_ns = cpu.tv_sec * 1000000000ll + cpu.tv_nsec;
     ++turns;
-    if (kick && !kicked) {
-      kicked = true;
+    if (kick.exchange(false)) {
       text_ = "go";
       EXPECT_TRUE(transport_.send(peer_to_kick, {.head = std::as_bytes(std::span(text_))}, 0).ok());
       return absl::InfinitePast();
@@ -50,7 +50,8 @@ class Echo : public LoopClient {
   kernels::Waker done, lost;
   std::atomic<int64_t> cpu_ns{0}, turns{0};
   std::atomic<bool> kick{false};
-  bool kicked = false;
+  std::thread::id guest;
+  std::atomic<int> on_guest{0}, on_loop{0};  // messages by the thread that took them in
   PeerId peer_to_kick = 0;
 
  private:
@@ -94,6 +95,60 @@ TEST_P(TransportLoopTest, WakesForPeersAndThreadsAndSleepsOtherwise) {
   if (!GetParam().sees_end_within_process) return loop_a.stop();
   EXPECT_TRUE(echo_a.lost.wait_until(absl::Now() + absl::Seconds(20)));
   loop_a.stop();
+}
+
+// The guest sends and takes in by itself while it is there; the loop's thread does when it is away,
+// and runs the control plane's calls all the time.
+TEST_P(TransportLoopTest, AGuestTakesTurnsWhileItIsThere) {
+  const TransportFactory factory = GetParam().make_factory();
+  std::unique_ptr<Transport> a = factory({}), b = factory({});
+  Echo echo_a(*a), echo_b(*b);
+  const PeerId at_a = *a->open_link(), at_b = *b->open_link();
+  ASSERT_TRUE(a->connect(at_a, *b->address(at_b)).ok());
+  ASSERT_TRUE(b->connect(at_b, *a->address(at_a)).ok());
+  echo_a.peer_to_kick = at_a;
+  echo_a.guest = std::this_thread::get_id();
+  TransportLoop loop_a(*a, echo_a), loop_b(*b, echo_b);
+  const auto soon = [] { return absl::Now() + absl::Seconds(20); };
+  EXPECT_FALSE(loop_a.guest_sleep(echo_a.done, absl::Now())) << "before the loop runs";
+  loop_a.start();
+  loop_b.start();
+  // Links are made (on whichever thread) before messages are counted.
+  echo_a.kick = true;
+  loop_a.guest_turn();
+  ASSERT_TRUE(loop_a.guest_sleep(echo_a.done, soon()));
+
+  for (int trip = 0; trip < 5; ++trip) {  // all of them in the guest's sleep
+    echo_a.on_guest = echo_a.on_loop = 0;
+    loop_a.guest_sleep(echo_a.done, absl::Now());
+    echo_a.kick = true;
+    loop_a.guest_turn();
+    ASSERT_TRUE(loop_a.guest_sleep(echo_a.done, soon()));
+    EXPECT_EQ(echo_a.on_guest, 19);
+    EXPECT_EQ(echo_a.on_loop, 0);
+  }
+  // Away: it waits elsewhere, and nobody but the loop's thread can bring it the answer.
+  echo_a.on_guest = echo_a.on_loop = 0;
+  echo_a.kick = true;
+  loop_a.guest_turn();
+  ASSERT_TRUE(echo_a.done.wait_until(soon()));
+  EXPECT_EQ(echo_a.on_guest + echo_a.on_loop, 19);
+  // Asleep: the control plane is served, and a wake by somebody else ends the sleep.
+  std::thread control([&] {
+    bool ran = false;
+    EXPECT_TRUE(loop_a.call([&] { ran = true; }, soon()).ok());
+    EXPECT_TRUE(ran);
+    echo_a.done.wake();
+  });
+  EXPECT_TRUE(loop_a.guest_sleep(echo_a.done, soon()));
+  control.join();
+  // Idle: both threads sleep.
+  const int64_t turns_before = echo_a.turns;
+  EXPECT_FALSE(loop_a.guest_sleep(echo_a.done, absl::Now() + absl::Milliseconds(300)));
+  EXPECT_LT(echo_a.turns - turns_before, 30);
+  loop_a.stop();
+  loop_b.stop();
+  EXPECT_FALSE(loop_a.guest_sleep(echo_a.done, absl::Now())) << "after its end";
 }
 
 }  // namespace

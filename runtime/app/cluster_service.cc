@@ -142,6 +142,10 @@ ExchangeFactory ClusterService::exchange_factory() {
                              int max_rows) { return host.make_exchange(device, shard, max_rows); };
 }
 
+void ClusterService::sleep_until(kernels::Waker& waker, absl::Time until) {
+  parts_->host.sleep_until(waker, until);
+}
+
 void ClusterService::use(expert_parallel::ExpertShard& shard) {
   parts_->experts.use(parts_->device, shard);
 }

@@ -30,6 +30,8 @@ class ClusterService {
   ~ClusterService();
 
   ExchangeFactory exchange_factory();
+  // For the step thread, see WorkerLinks::sleep_until().
+  void sleep_until(kernels::Waker& waker, absl::Time until);
   // Where the coordinator's own experts go. The shard outlives stop().
   void use(expert_parallel::ExpertShard& shard);
 

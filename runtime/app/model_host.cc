@@ -178,6 +178,11 @@ absl::Status ModelHost::load(const CoordinatorConfig& config, LoadingDisplay& di
   engine_parts.kv = kv;
   engine_parts.tokenizer = parts.tokenizer.get();
   engine_parts.eos_tokens = parts.model.spec->eos_tokens;
+  if (parts.cluster != nullptr) {
+    engine_parts.sleep = [&cluster = *parts.cluster](kernels::Waker& waker, absl::Time until) {
+      cluster.sleep_until(waker, until);
+    };
+  }
   ASSIGN_OR_RETURN(parts.engine, Engine::create(config.engine, std::move(engine_parts)));
   display.update("warming up", 0, 0);
   parts.engine->start();

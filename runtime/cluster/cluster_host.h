@@ -51,6 +51,9 @@ class ClusterHost {
   absl::StatusOr<std::unique_ptr<expert_parallel::Exchange>> make_exchange(
       kernels::Device& device, const expert_parallel::ExpertShard& shard, int max_rows);
 
+  // A place to sleep for the step thread, where it drives the data links itself; see WorkerLinks.
+  void sleep_until(kernels::Waker& waker, absl::Time until) { links_.sleep_until(waker, until); }
+
   // All workers are told to go; returns when their streams have ended, or at the deadline.
   void dismiss_workers(const std::string& reason, absl::Time deadline);
 

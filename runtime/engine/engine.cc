@@ -52,7 +52,8 @@ Engine::Engine(const EngineConfig& config, EngineParts parts)
       waker_(std::make_shared<kernels::Waker>()),
       inbox_(admission_limits(config, parts)),
       board_(config.stall_limit),
-      loop_(config, std::move(parts.models), parts.kv, &inbox_, &board_, waker_.get()) {}
+      loop_(config, std::move(parts.models), parts.kv, &inbox_, &board_, waker_.get(),
+            std::move(parts.sleep)) {}
 
 Engine::~Engine() { stop(); }
 
@@ -80,7 +81,7 @@ void Engine::run() {
   }
   while (!stopping_) {
     if (loop_.turn(absl::Now())) continue;
-    waker_->wait_until(loop_.next_wake(absl::Now()));
+    loop_.sleep(absl::Now());
   }
   loop_.end_all(absl::UnavailableError("the server is stopping; retry elsewhere"));
 }

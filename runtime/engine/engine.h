@@ -27,6 +27,8 @@ struct EngineParts {
   KvGeometry kv;
   const Tokenizer* tokenizer = nullptr;  // null: token ids only; must outlive the engine
   std::vector<int32_t> eos_tokens;
+  // Where the step thread sleeps; empty: on its waker. Called until stop() returns.
+  StepSleep sleep;
 };
 
 class Engine : public Generator {

@@ -29,6 +29,8 @@ SchedulerConfig scheduler_config(const EngineConfig& config, const StepLimits& l
   return result;
 }
 
+void sleep_on_waker(kernels::Waker& waker, absl::Time until) { waker.wait_until(until); }
+
 }  // namespace
 
 StepLoop::Microbatch::Microbatch(std::unique_ptr<StepModel> step_model, int block_size)
@@ -39,12 +41,14 @@ StepLoop::Microbatch::Microbatch(std::unique_ptr<StepModel> step_model, int bloc
 }
 
 StepLoop::StepLoop(const EngineConfig& config, std::vector<std::unique_ptr<StepModel>> models,
-                   const KvGeometry& kv, Inbox* inbox, StatusBoard* board, kernels::Waker* waker)
+                   const KvGeometry& kv, Inbox* inbox, StatusBoard* board, kernels::Waker* waker,
+                   StepSleep sleep)
     : config_(config),
       kv_(kv),
       inbox_(inbox),
       board_(board),
       waker_(waker),
+      sleep_(sleep ? std::move(sleep) : &sleep_on_waker),
       blocks_(kv.num_blocks, kv.block_size),
       scheduler_(scheduler_config(config, models[0]->limits(), static_cast<int>(models.size())),
                  &blocks_),
@@ -83,7 +87,7 @@ absl::Status StepLoop::warm_up_one(StepModel* model, int block) {
           absl::StrCat("the warm-up step needs experts that nobody has held for ",
                        absl::FormatDuration(config_.warm_up_timeout)));
     }
-    waker_->wait_until(std::min(deadline, absl::Now() + config_.parking_retry));
+    sleep_(*waker_, std::min(deadline, absl::Now() + config_.parking_retry));
     RETURN_IF_ERROR(run_to_end(model, batch, deadline));
   }
   if (usable_logits(model->logits(0))) return absl::OkStatus();
@@ -99,7 +103,7 @@ absl::Status StepLoop::run_to_end(StepModel* model, const StepBatch& batch, absl
       return absl::DeadlineExceededError(absl::StrCat(
           "the warm-up step did not end within ", absl::FormatDuration(config_.warm_up_timeout)));
     }
-    waker_->wait_until(std::min(deadline, absl::Now() + absl::Seconds(1)));
+    sleep_(*waker_, std::min(deadline, absl::Now() + absl::Seconds(1)));
   }
 }
 

@@ -4,6 +4,7 @@
 // to sleep. It owns requests, sequences, KV blocks and models. One thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,18 +25,22 @@
 
 namespace brigade::runtime {
 
+// Sleeps until the waker is woken, or `until`.
+using StepSleep = std::function<void(kernels::Waker& waker, absl::Time until)>;
+
 class StepLoop {
  public:
   // One microbatch for each of `models`. Inbox, board and waker must outlive the loop.
   StepLoop(const EngineConfig& config, std::vector<std::unique_ptr<StepModel>> models,
-           const KvGeometry& kv, Inbox* inbox, StatusBoard* board, kernels::Waker* waker);
+           const KvGeometry& kv, Inbox* inbox, StatusBoard* board, kernels::Waker* waker,
+           StepSleep sleep = nullptr);
 
   // Runs one row through every model. The only call that waits, at most warm_up_timeout.
   absl::Status warm_up();
   // One turn; true when something moved.
   bool turn(absl::Time now);
-  // Sleep no longer than this after a turn that did nothing.
-  absl::Time next_wake(absl::Time now) const;
+  // After a turn that did nothing: until woken, or until there is something to do.
+  void sleep(absl::Time now) { sleep_(*waker_, next_wake(now)); }
   // Ends every request with `why`; steps in flight are abandoned with their models.
   void end_all(const absl::Status& why);
 
@@ -58,6 +63,7 @@ class StepLoop {
   void notice_cluster_change();
   void publish(absl::Time now);
   std::vector<std::vector<int64_t>> expert_rows_of_all() const;
+  absl::Time next_wake(absl::Time now) const;
   absl::Status warm_up_one(StepModel* model, int block);
   absl::Status run_to_end(StepModel* model, const StepBatch& batch, absl::Time deadline);
 
@@ -80,6 +86,7 @@ class StepLoop {
   Inbox* const inbox_;
   StatusBoard* const board_;
   kernels::Waker* const waker_;
+  const StepSleep sleep_;
   std::vector<Microbatch> microbatches_;
   KvBlocks blocks_;
   Scheduler scheduler_;

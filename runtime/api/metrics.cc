@@ -137,6 +137,11 @@ class GeneratorCollector final : public prometheus::Collectable {
     counter("brigade_generated_tokens_total", "Tokens generated", s.generated_tokens);
     counter("brigade_prefix_hit_tokens_total", "Prompt tokens found in the cache",
             s.prefix_hit_tokens);
+    counter("brigade_exchange_seconds_total", "Microbatches at the experts, summed",
+            s.exchange_seconds);
+    counter("brigade_covered_exchange_seconds_total",
+            "Of brigade_exchange_seconds_total: others were computed meanwhile",
+            s.covered_exchange_seconds);
     counter("brigade_preemptions_total", "Sequences put back for lack of KV blocks", s.preemptions);
     counter("brigade_paused_for_reader_total", "Turns left out for a slow reader",
             s.paused_for_reader);

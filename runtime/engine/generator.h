@@ -33,6 +33,8 @@ struct GeneratorStatus {
   int64_t parkings = 0;           // sequences that left a step for want of an expert
   int max_sequences_in_step = 0;  // largest batch so far
   int64_t mixed_steps = 0;        // steps with prefill chunks and decodes together
+  // Microbatches at the experts, summed; and how long of it others were computed here.
+  double exchange_seconds = 0, covered_exchange_seconds = 0;
   std::vector<std::vector<int64_t>> expert_rows;  // [moe layer][expert], rows routed since start
 };
 

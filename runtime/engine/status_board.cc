@@ -61,6 +61,8 @@ void StatusBoard::fill(GeneratorStatus* status, bool work_exists, absl::Time now
   status->nonfinite_rows = counts_.nonfinite_rows;
   status->max_sequences_in_step = counts_.max_sequences_in_step;
   status->mixed_steps = counts_.mixed_steps;
+  status->exchange_seconds = counts_.exchange_seconds;
+  status->covered_exchange_seconds = counts_.covered_exchange_seconds;
   status->expert_rows = expert_rows_;
 }
 

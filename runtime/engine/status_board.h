@@ -25,6 +25,7 @@ struct LoopCounts {
   int64_t parkings = 0;
   int max_sequences_in_step = 0;
   int64_t mixed_steps = 0;
+  double exchange_seconds = 0, covered_exchange_seconds = 0;
 };
 
 class StatusBoard {

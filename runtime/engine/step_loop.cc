@@ -52,7 +52,8 @@ StepLoop::StepLoop(const EngineConfig& config, std::vector<std::unique_ptr<StepM
       blocks_(kv.num_blocks, kv.block_size),
       scheduler_(scheduler_config(config, models[0]->limits(), static_cast<int>(models.size())),
                  &blocks_),
-      sampler_(models[0]->vocab()) {
+      sampler_(models[0]->vocab()),
+      overlap_(models.size()) {
   microbatches_.reserve(models.size());
   for (auto& model : models) microbatches_.emplace_back(std::move(model), kv.block_size);
   started_.reserve(static_cast<size_t>(config.max_running_sequences));
@@ -225,10 +226,14 @@ bool StepLoop::start_step(Microbatch* microbatch, absl::Time now) {
 }
 
 bool StepLoop::drive_step(Microbatch* microbatch) {
+  const absl::Time start = absl::Now();
   const absl::StatusOr<StepModel::Progress> progress = microbatch->model->advance();
-  if (progress.ok() && *progress == StepModel::Progress::kWaiting) return false;
-  microbatch->busy = false;
   const absl::Time now = absl::Now();
+  const bool waits = progress.ok() && *progress == StepModel::Progress::kWaiting;
+  overlap_.drove(microbatch - microbatches_.data(), start, now,
+                 waits ? microbatch->model->exchange_under_way() : 0);
+  if (waits) return false;
+  microbatch->busy = false;
   board_->made_progress(now);
   expert_rows_stale_ = true;
   if (progress.ok()) {
@@ -270,6 +275,8 @@ void StepLoop::publish(absl::Time now) {
   counts_.paused_for_reader = counters.paused_for_reader;
   counts_.max_sequences_in_step = counters.max_sequences_in_step;
   counts_.mixed_steps = counters.mixed_steps;
+  counts_.exchange_seconds = absl::ToDoubleSeconds(overlap_.under_way());
+  counts_.covered_exchange_seconds = absl::ToDoubleSeconds(overlap_.covered());
   board_->publish(counts_);
   // Copying the table allocates, so a busy loop does it only when somebody has asked.
   if (expert_rows_stale_ && (board_->expert_rows_wanted() || active_.empty())) {

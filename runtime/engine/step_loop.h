@@ -15,6 +15,7 @@
 #include "kernels/core/waker.h"
 #include "runtime/engine/batch_builder.h"
 #include "runtime/engine/engine_config.h"
+#include "runtime/engine/exchange_overlap.h"
 #include "runtime/engine/inbox.h"
 #include "runtime/engine/row_sampler.h"
 #include "runtime/engine/sequence.h"
@@ -91,6 +92,7 @@ class StepLoop {
   KvBlocks blocks_;
   Scheduler scheduler_;
   RowSampler sampler_;
+  ExchangeOverlap overlap_;
   LoopCounts counts_;
   uint64_t cluster_version_ = 0;  // of all models together
   absl::Time last_turn_ = absl::InfinitePast();

@@ -239,6 +239,7 @@ absl::StatusOr<bool> ForwardPass::start_experts() {
                                     .experts = chosen_experts(moe_layer),
                                     .rows = rows_},
                                    waker_));
+  ++exchanges_;
   stage_ = Stage::kExperts;
   return true;
 }

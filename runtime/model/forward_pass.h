@@ -35,6 +35,9 @@ class ForwardPass : public StepModel {
   std::span<const float> logits(int index) const override;
   std::span<const int32_t> parked_rows() const override { return parked_rows_; }
   uint64_t cluster_version() const override;
+  uint64_t exchange_under_way() const override {
+    return stage_ == Stage::kExperts ? exchanges_ : 0;
+  }
   absl::Status copy_block(int from, int to) override;
   std::vector<std::vector<int64_t>> expert_rows() const override { return expert_rows_; }
 
@@ -70,6 +73,8 @@ class ForwardPass : public StepModel {
   StepBuffers buffers_;
   std::vector<kernels::ExpertGroup> dense_groups_;  // [layer]; read by the stream while a step runs
   std::vector<std::vector<int64_t>> expert_rows_;   // [moe layer][expert]
+
+  uint64_t exchanges_ = 0;  // begun since start
 
   // The step in progress.
   Stage stage_ = Stage::kIdle;

@@ -60,6 +60,8 @@ class StepModel {
   virtual std::span<const int32_t> parked_rows() const { return {}; }
   // Another number whenever parked rows may succeed now; the waker of the last begin is woken.
   virtual uint64_t cluster_version() const { return 0; }
+  // After kWaiting: the number of the exchange that it waits for, counted from 1; 0: something else.
+  virtual uint64_t exchange_under_way() const { return 0; }
   // Copies a whole KV block (all layers), for sequences that part after a shared partial block.
   virtual absl::Status copy_block(int from, int to) = 0;
   // Rows per expert since start, without those of parked rows: [moe layer][expert].

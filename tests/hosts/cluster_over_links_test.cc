@@ -30,8 +30,9 @@ class ClusterOverLinks : public ::testing::Test {
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     folder_ = pattern;
     write_cluster_file();
-    up_ = std::make_unique<ChildProcess>(
-        std::vector<std::string>{brigade(), "up", folder_ + "/cluster.yaml"}, folder_ + "/up.log");
+    // On the coordinator's host: all addresses can be reached from there.
+    up_ = std::make_unique<ChildProcess>(on_host_c({brigade(), "up", folder_ + "/cluster.yaml"}),
+                                         folder_ + "/up.log");
   }
   void TearDown() override {
     if (bed_ == nullptr) return;
@@ -64,13 +65,17 @@ class ClusterOverLinks : public ::testing::Test {
          << "/state\n";
   }
 
-  // A verb of the command line on the coordinator's host.
-  std::vector<std::string> at_coordinator(std::vector<std::string> words) const {
-    std::vector<std::string> argv = {"/usr/bin/env",          "ip",     "netns", "exec",
-                                     bed_->namespace_of("c"), brigade()};
-    argv.insert(argv.end(), words.begin(), words.end());
-    argv.insert(argv.end(), {"--server", "10.77.1.1:50051"});
+  std::vector<std::string> on_host_c(const std::vector<std::string>& command) const {
+    std::vector<std::string> argv = {"/usr/bin/env", "ip", "netns", "exec",
+                                     bed_->namespace_of("c")};
+    argv.insert(argv.end(), command.begin(), command.end());
     return argv;
+  }
+  // A verb of the command line.
+  std::vector<std::string> at_coordinator(std::vector<std::string> words) const {
+    words.insert(words.begin(), brigade());
+    words.insert(words.end(), {"--server", "10.77.1.1:50051"});
+    return on_host_c(words);
   }
   static std::vector<std::string> generate(int tokens) {
     return {"generate", "--prompt",     "Once upon a time there was a", "--temperature",

@@ -37,7 +37,10 @@ class Planner {
     plan_.token_file = tokens.operator_().empty() ? tokens.client() : tokens.operator_();
     RETURN_IF_ERROR(add_coordinator());
     for (const auto& worker : cluster_file::expanded_workers(file_)) {
-      RETURN_IF_ERROR(add_worker(worker));
+      RETURN_IF_ERROR(add_worker(worker.name, worker.host, Role::kWorker, "brigade-expert-worker"));
+    }
+    for (const v1::DraftRole& draft : file_.drafts()) {
+      RETURN_IF_ERROR(add_worker(draft.name(), draft.host(), Role::kDraft, "brigade-draft-worker"));
     }
     return std::move(plan_);
   }
@@ -79,16 +82,16 @@ class Planner {
     plan_.listen_host = role.listen_address();
     plan_.api = {process.address, static_cast<int>(role.port())};
     plan_.control = {process.address, static_cast<int>(role.control_port())};
-    const bool has_workers = !file_.workers().empty();
+    const bool has_joiners = cluster_file::has_joiners(file_);
     if (process.remote) {
       RETURN_IF_ERROR(check_fixed(plan_.api.port, "port", process.host));
-      if (has_workers)
+      if (has_joiners)
         RETURN_IF_ERROR(check_fixed(plan_.control.port, "control_port", process.host));
     } else {
       process.port_file = "coordinator.port";
       process.argv.insert(process.argv.end(),
                           {"--port-file", absl::StrCat(inputs_.state_folder, "/coordinator.port")});
-      if (has_workers) {
+      if (has_joiners) {
         process.control_port_file = "coordinator.control_port";
         process.argv.insert(process.argv.end(),
                             {"--control-port-file",
@@ -105,11 +108,12 @@ class Planner {
         "\", from where its port cannot be read: set a port"));
   }
 
-  absl::Status add_worker(const cluster_file::WorkerProcess& worker) {
-    PlannedProcess process = process_on(worker.host);
-    process.name = worker.name;
-    process.role = Role::kWorker;
-    process.argv = common_argv("brigade-expert-worker");
+  absl::Status add_worker(const std::string& name, const std::string& host, Role role,
+                          const char* program) {
+    PlannedProcess process = process_on(host);
+    process.name = name;
+    process.role = role;
+    process.argv = common_argv(program);
     process.argv.insert(process.argv.end(), {"--name", process.name});
     return add(std::move(process));
   }
@@ -134,7 +138,15 @@ class Planner {
 }  // namespace
 
 const char* to_string(Role role) {
-  return role == Role::kCoordinator ? "coordinator" : "expert worker";
+  switch (role) {
+    case Role::kCoordinator:
+      return "coordinator";
+    case Role::kWorker:
+      return "expert worker";
+    case Role::kDraft:
+      break;
+  }
+  return "draft worker";
 }
 
 std::string Endpoint::text() const { return cluster_file::with_port(host, port); }
@@ -147,7 +159,7 @@ absl::StatusOr<std::vector<std::string>> start_command(const LaunchPlan& plan,
                                                        const PlannedProcess& process,
                                                        bool ports_known) {
   std::vector<std::string> argv = process.argv;
-  if (ports_known && process.role == Role::kWorker) {
+  if (ports_known && process.role != Role::kCoordinator) {
     argv.insert(argv.end(), {"--join", plan.control.text()});
   }
   if (ports_known && !process.port_file.empty()) {

@@ -17,7 +17,7 @@ class Host;
 
 namespace brigade::launcher {
 
-enum class Role { kCoordinator, kWorker };
+enum class Role { kCoordinator, kWorker, kDraft };
 const char* to_string(Role role);
 
 // An address whose port may still be unknown.

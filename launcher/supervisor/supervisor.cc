@@ -317,6 +317,8 @@ bool Supervisor::is_ready(const Entry& entry) const {
   const ManagedProcess& process = *entry.process;
   if (process.state() != ProcessState::kRunning || !readiness_.reached.ok()) return false;
   if (process.planned().role == Role::kCoordinator) return readiness_.ready;
+  // Nobody waits for drafts.
+  if (process.planned().role == Role::kDraft) return true;
   const auto worker = readiness_.workers.find(process.planned().name);
   return worker != readiness_.workers.end() && worker->second.active &&
          worker->second.incarnation != entry.old_incarnation;

@@ -88,6 +88,21 @@ TEST(LaunchPlan, KnownPortsAndTheRemoteShellGoIntoTheCommand) {
                           "--exit-on-stdin-eof --name b --join 10.0.0.1:7002"));
 }
 
+TEST(LaunchPlan, ADraftWorkerNeedsTheControlPort) {
+  const auto plan =
+      make_launch_plan(file_of("model: {path: /m}\ndrafts: [{name: d, model: /d}]\n"), inputs());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->processes.size(), 2u);
+  EXPECT_EQ(plan->processes[0].control_port_file, "coordinator.control_port");
+  const PlannedProcess& draft = plan->processes[1];
+  EXPECT_EQ(draft.role, Role::kDraft);
+  EXPECT_THAT(draft.argv, ElementsAre("/bin/brigade-draft-worker", "--cluster", "/c/cluster.yaml",
+                                      "--exit-on-stdin-eof", "--name", "d"));
+  const auto command = start_command(*plan, draft, true);
+  ASSERT_TRUE(command.ok()) << command.status();
+  EXPECT_EQ((*command)[command->size() - 2], "--join");
+}
+
 TEST(LaunchPlan, WithoutWorkersNoControlPort) {
   const auto plan = make_launch_plan(file_of("model: {path: /m}\n"), inputs());
   ASSERT_TRUE(plan.ok()) << plan.status();

@@ -1,8 +1,10 @@
-// Plays a coordinator or an expert worker for the launcher's tests: same flags, no model. What it does
-// is told by files in BRIGADE_STUB_FOLDER, where it also records what happened to it:
+// Plays a coordinator or an expert worker for the launcher's tests: same flags, no model. What it
+// does is told by files in BRIGADE_STUB_FOLDER, where it also records what happened to it:
 //   NAME.does   words, read at each start; NAME.next the same for one start only
 //               exit CODE | exit-later CODE MS | signal N | hang (no SIGTERM, no end of stdin) |
 //               say TEXT | never-ready | dismiss (coordinator: its workers end when it is asked to)
+//               | believe (coordinator: a registration counts whoever is dead) | join-when-told
+//               (worker: registers once NAME.go is there)
 //   events      lines "NAME started PID ARGUMENTS", "NAME term", "NAME eof", "NAME ended"
 //   NAME.joined of a worker that runs: its incarnation and pid
 #include <fcntl.h>
@@ -71,7 +73,7 @@ std::map<std::string, std::string> parse(int argc, char** argv) {
 
 class StubGeneration : public v1::Generation::Service {
  public:
-  explicit StubGeneration(bool ready) : ready_(ready) {}
+  StubGeneration(bool ready, bool believe) : ready_(ready), believe_(believe) {}
 
   grpc::Status GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*,
                          v1::GetStatusResponse* response) override {
@@ -86,18 +88,18 @@ class StubGeneration : public v1::Generation::Service {
       v1::Worker* worker = response->mutable_cluster()->add_workers();
       worker->set_worker_id(entry.path().stem().string());
       worker->set_incarnation(incarnation);
-      worker->set_state(pid > 0 && kill(pid, 0) == 0 ? "active" : "lost");
+      worker->set_state(believe_ || (pid > 0 && kill(pid, 0) == 0) ? "active" : "lost");
     }
     return grpc::Status::OK;
   }
 
  private:
-  const bool ready_;
+  const bool ready_, believe_;
 };
 
 struct Behaviour {
   int exit_code = -1, signal = 0, exit_later_ms = -1;
-  bool hang = false, never_ready = false, dismiss = false;
+  bool hang = false, never_ready = false, dismiss = false, believe = false, join_when_told = false;
 };
 
 Behaviour behave(const std::string& text) {
@@ -114,6 +116,8 @@ Behaviour behave(const std::string& text) {
     behaviour.hang |= verb == "hang";
     behaviour.never_ready |= verb == "never-ready";
     behaviour.dismiss |= verb == "dismiss";
+    behaviour.believe |= verb == "believe";
+    behaviour.join_when_told |= verb == "join-when-told";
   }
   std::fflush(stdout);
   return behaviour;
@@ -145,7 +149,7 @@ void serve(const Behaviour& behaviour, bool watch_stdin) {
 }
 
 void run_coordinator(std::map<std::string, std::string>& flags, const Behaviour& behaviour) {
-  StubGeneration service(!behaviour.never_ready);
+  StubGeneration service(!behaviour.never_ready, behaviour.believe);
   grpc::ServerBuilder builder;
   int port = 0;
   const std::string listen = flags.count("--listen") > 0 ? flags["--listen"] : "127.0.0.1:0";
@@ -156,7 +160,8 @@ void run_coordinator(std::map<std::string, std::string>& flags, const Behaviour&
   const std::string control = flags["--control-listen"];
   const std::string control_port =
       control.empty() ? "7" : control.substr(control.rfind(':') + 1);  // nobody dials it
-  if (flags.count("--control-port-file") > 0) write_file(flags["--control-port-file"], control_port);
+  if (flags.count("--control-port-file") > 0)
+    write_file(flags["--control-port-file"], control_port);
   if (flags.count("--port-file") > 0) write_file(flags["--port-file"], std::to_string(port));
   serve(behaviour, flags.count("--exit-on-stdin-eof") > 0);
   if (behaviour.dismiss) write_file(folder + "/dismissed", "x");
@@ -165,6 +170,7 @@ void run_coordinator(std::map<std::string, std::string>& flags, const Behaviour&
 
 void run_worker(std::map<std::string, std::string>& flags, const Behaviour& behaviour) {
   const std::string joined = folder + "/" + name + ".joined";
+  while (behaviour.join_when_told && !fs::exists(folder + "/" + name + ".go")) usleep(5000);
   write_file(joined, std::to_string(getpid() + 1'000'000) + " " + std::to_string(getpid()));
   serve(behaviour, flags.count("--exit-on-stdin-eof") > 0);
   fs::remove(joined);

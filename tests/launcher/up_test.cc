@@ -107,6 +107,21 @@ TEST(Up, KilledWorkerStartsAgain) {
   EXPECT_EQ(cluster.process("w-1")["restarts"], 0);
 }
 
+TEST(Up, AnEarlierLifesRegistrationIsNotTakenForReadiness) {
+  StubCluster cluster(1, kQuickRestarts);
+  cluster.tell("coordinator", "believe");  // slow to see that a worker is lost
+  const auto up = cluster.up();
+  ASSERT_NE(cluster.line_with(*up, "is up"), "") << cluster.stderr_text();
+  cluster.tell("w", "join-when-told");
+  ASSERT_EQ(kill(cluster.process("w")["pid"], SIGKILL), 0);
+  ASSERT_TRUE(cluster.wait_for(
+      "w", [](const json& p) { return p["restarts"] == 1 && p["state"] == "running"; }));
+  for (int i = 0; i < 3; ++i)
+    EXPECT_FALSE(is_ready(cluster.process("w"))) << "asked anew each time";
+  std::ofstream(cluster.folder() + "/w.go") << "go";
+  EXPECT_TRUE(cluster.wait_for("w", is_ready));
+}
+
 TEST(Up, WorkerThatKeepsEndingIsGivenUpAndCanBeRestarted) {
   StubCluster cluster(2, kQuickRestarts);
   const auto up = cluster.up();

@@ -71,6 +71,7 @@ absl::StatusOr<Child> Child::spawn(const std::vector<std::string>& argv) {
   Pipe in, out, failure;
   if (!in.open() || !out.open() || !failure.open()) return failed("pipe: ", errno);
   std::vector<char*> pointers;
+  pointers.reserve(argv.size() + 1);
   for (const std::string& word : argv) pointers.push_back(const_cast<char*>(word.c_str()));
   pointers.push_back(nullptr);
   const pid_t parent = getpid();

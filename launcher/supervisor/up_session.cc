@@ -36,6 +36,12 @@ std::vector<std::string> names_of(const LaunchPlan& plan) {
   return names;
 }
 
+// As nohup leaves it.
+bool is_ignored(int signal) {
+  struct sigaction found = {};
+  return sigaction(signal, nullptr, &found) == 0 && found.sa_handler == SIG_IGN;
+}
+
 ConnectOptions connect_options(const LaunchPlan& plan, const Endpoint& api) {
   ConnectOptions options;
   options.server = api.text();
@@ -53,7 +59,7 @@ class Session : public SupervisorObserver {
       : folder_(folder),
         options_(options),
         announce_ready_(on_ready),
-        signals_(io_, SIGINT, SIGTERM, SIGHUP),
+        signals_(io_, SIGINT, SIGTERM),
         log_(log_path(folder.path(), kSupervisorName)),
         progress_(options.color),
         prefix_(names_of(plan), options.color && isatty(STDOUT_FILENO) == 1),
@@ -67,6 +73,7 @@ class Session : public SupervisorObserver {
   absl::Status run() {
     RETURN_IF_ERROR(folder_.write_supervisor());
     ASSIGN_OR_RETURN(server_, ControlServer::create(io_, folder_.path(), supervisor_));
+    if (!is_ignored(SIGHUP)) signals_.add(SIGHUP);
     await_signal();
     supervisor_.start();
     io_.run();

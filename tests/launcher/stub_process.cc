@@ -2,9 +2,9 @@
 // does is told by files in BRIGADE_STUB_FOLDER, where it also records what happened to it:
 //   NAME.does   words, read at each start; NAME.next the same for one start only
 //               exit CODE | exit-later CODE MS | signal N | hang (no SIGTERM, no end of stdin) |
-//               say TEXT | never-ready | dismiss (coordinator: its workers end when it is asked to)
-//               | believe (coordinator: a registration counts whoever is dead) | join-when-told
-//               (worker: registers once NAME.go is there)
+//               say TEXT | say-many COUNT | never-ready | dismiss (coordinator: its workers end
+//               when it is asked to) | believe (coordinator: a registration counts whoever is dead)
+//               | join-when-told (worker: registers once NAME.go is there)
 //   events      lines "NAME started PID ARGUMENTS", "NAME term", "NAME eof", "NAME ended"
 //   NAME.joined of a worker that runs: its incarnation and pid
 #include <fcntl.h>
@@ -110,6 +110,11 @@ Behaviour behave(const std::string& text) {
     std::string verb;
     words >> verb;
     if (verb == "say") std::printf("%s\n", line.substr(4).c_str());
+    if (verb == "say-many") {
+      int count = 0;
+      words >> count;
+      for (int i = 0; i < count; ++i) std::printf("line %d of many, to fill a pipe with\n", i);
+    }
     if (verb == "exit") words >> behaviour.exit_code;
     if (verb == "exit-later") words >> behaviour.exit_code >> behaviour.exit_later_ms;
     if (verb == "signal") words >> behaviour.signal;

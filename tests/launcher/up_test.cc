@@ -294,6 +294,36 @@ TEST(Up, ForegroundStreamsWhatProcessesSay) {
   EXPECT_EQ(cluster.line_with(*up, "back again"), "w           | back again");
 }
 
+// Nobody reads what `up` prints: its processes and verbs go on, lines are left out and counted.
+TEST(Up, ABlockedReaderStopsNothing) {
+  constexpr int kLines = 100'000;
+  StubCluster cluster(1);
+  const auto up = cluster.up();
+  ASSERT_NE(cluster.line_with(*up, "is up"), "") << cluster.stderr_text();
+  cluster.tell("w", absl::StrCat("say-many ", kLines));
+  EXPECT_EQ(cluster.run({"restart", cluster.file(), "w"}), 0) << cluster.stderr_text();
+  std::string logged;
+  EXPECT_EQ(cluster.run({"logs", cluster.file(), "w", "-n", "1"}, &logged), 0);
+  EXPECT_THAT(logged, HasSubstr(absl::StrCat("line ", kLines - 1, " of many")));
+  EXPECT_NE(cluster.line_with(*up, "lines left out: see brigade logs)"), "") << "once read again";
+  EXPECT_EQ(cluster.run({"down", cluster.file()}), 0);
+  EXPECT_EQ(up->wait(), 0);
+  EXPECT_TRUE(cluster.all_gone());
+}
+
+TEST(Up, InterruptedWhileItStarts) {
+  for (const std::vector<std::string>& flags : {std::vector<std::string>{}, {"--detach"}}) {
+    StubCluster cluster(1);
+    cluster.tell("coordinator", "never-ready");
+    const auto up = cluster.up(flags);
+    ASSERT_TRUE(cluster.wait_for_event("w started"));
+    up->signal(SIGINT);
+    EXPECT_EQ(up->wait(), 4);
+    EXPECT_GE(cluster.event("coordinator ended"), 0);
+    EXPECT_TRUE(cluster.all_gone());
+  }
+}
+
 // A stand-in for ssh: records its words and lets a shell read what ssh would send.
 constexpr const char* kSsh = R"(#!/bin/sh
 printf '%s\n' "$@" > "$BRIGADE_STUB_FOLDER/ssh.argv"

@@ -115,7 +115,7 @@ std::optional<std::string> range_fault(const FieldDescriptor& field, int64_t val
 
 std::string enum_word(const google::protobuf::EnumValueDescriptor& value) {
   // DATA_PLANE_LOOPBACK of DataPlane: drop as many letters as the type has, and its underscores.
-  const std::string name(value.name());
+  const std::string& name = value.name();
   size_t letters = std::string(value.type()->name()).size();
   size_t begin = 0;
   for (; begin < name.size() && letters > 0; ++begin) letters -= name[begin] == '_' ? 0 : 1;

@@ -195,6 +195,7 @@ class FieldReader {
 
 std::vector<std::string> field_names(const Descriptor& type) {
   std::vector<std::string> names;
+  names.reserve(static_cast<size_t>(type.field_count()));
   for (int i = 0; i < type.field_count(); ++i) names.emplace_back(type.field(i)->name());
   return names;
 }

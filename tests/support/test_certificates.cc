@@ -13,7 +13,7 @@ namespace brigade::tests {
 namespace {
 
 constexpr int kX509Version3 = 2;
-constexpr long kDaySeconds = 24 * 3600;
+constexpr long kDaySeconds = 24L * 3600;
 
 void add_extension(X509* certificate, X509* issuer, int id, const char* value) {
   X509V3_CTX context;

@@ -46,12 +46,18 @@ void BatchBuilder::add_rows(const StepSlice& slice, int sequence_index) {
   const ScheduledSequence& sequence = *slice.sequence;
   for (int position = slice.start; position < slice.start + slice.count; ++position) {
     const int block = sequence.blocks[static_cast<size_t>(position / block_size_)];
-    batch_.tokens.push_back(sequence.tokens[static_cast<size_t>(position)]);
+    const auto at = static_cast<size_t>(position);
+    batch_.tokens.push_back(at < sequence.tokens.size()
+                                ? sequence.tokens[at]
+                                : sequence.drafts[at - sequence.tokens.size()]);
     batch_.positions.push_back(position);
     batch_.row_sequence.push_back(sequence_index);
     batch_.slots.push_back(int64_t{block} * block_size_ + position % block_size_);
   }
-  if (slice.wants_logits) batch_.logit_rows.push_back(batch_.rows() - 1);
+  if (!slice.wants_logits) return;
+  for (int row = batch_.rows() - 1 - slice.drafts; row < batch_.rows(); ++row) {
+    batch_.logit_rows.push_back(row);
+  }
 }
 
 }  // namespace brigade::runtime

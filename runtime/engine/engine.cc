@@ -49,10 +49,14 @@ Engine::Engine(const EngineConfig& config, EngineParts parts)
       kv_(parts.kv),
       tokenizer_(parts.tokenizer),
       eos_tokens_(parts.eos_tokens),
+      vocab_(parts.models[0]->vocab()),
+      drafts_(parts.drafts != nullptr ? std::move(parts.drafts)
+                                      : std::make_unique<PromptLookupSource>()),
       waker_(std::make_shared<kernels::Waker>()),
       inbox_(admission_limits(config, parts)),
       board_(config.stall_limit),
-      loop_(config, std::move(parts.models), parts.kv, &inbox_, &board_, waker_.get(),
+      loop_(config, std::move(parts.models), parts.kv,
+            {.eos_tokens = eos_tokens_, .drafts = drafts_.get()}, &inbox_, &board_, waker_.get(),
             std::move(parts.sleep)) {}
 
 Engine::~Engine() { stop(); }
@@ -100,6 +104,7 @@ absl::StatusOr<std::shared_ptr<TokenStream>> Engine::submit(GenerateRequest requ
                                               [waker = waker_] { waker->wake(); });
   auto active = std::make_unique<ActiveRequest>(std::move(request), stream, eos_tokens_, tokenizer_,
                                                 kv_.block_size, now);
+  active->add_speculation(config_, vocab_, drafts_->max_law_entries());
   RETURN_IF_ERROR(inbox_.deliver(std::move(active)));
   waker_->wake();
   return stream;

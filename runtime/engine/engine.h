@@ -17,6 +17,7 @@
 #include "runtime/engine/status_board.h"
 #include "runtime/engine/step_loop.h"
 #include "runtime/model/step_model.h"
+#include "runtime/speculative/draft_source.h"
 #include "runtime/tokenizer/tokenizer.h"
 
 namespace brigade::runtime {
@@ -29,6 +30,7 @@ struct EngineParts {
   std::vector<int32_t> eos_tokens;
   // Where the step thread sleeps; empty: on its waker. Called until stop() returns.
   StepSleep sleep;
+  std::unique_ptr<DraftSource> drafts;  // null: prompt lookup
 };
 
 class Engine : public Generator {
@@ -56,6 +58,8 @@ class Engine : public Generator {
   const KvGeometry kv_;
   const Tokenizer* const tokenizer_;
   const std::vector<int32_t> eos_tokens_;
+  const int vocab_;
+  const std::unique_ptr<DraftSource> drafts_;
   // Streams that clients still hold wake it after the engine has gone.
   const std::shared_ptr<kernels::Waker> waker_;
   Inbox inbox_;

@@ -32,6 +32,8 @@ absl::Status validate(const EngineConfig& config) {
   RETURN_IF_ERROR(check_range("prefill_reserve", config.prefill_reserve, 1, 65536));
   RETURN_IF_ERROR(check_range("max_preemptions", config.max_preemptions, 1, 1000));
   RETURN_IF_ERROR(check_range("stream_capacity", config.stream_capacity, 1, 65536));
+  RETURN_IF_ERROR(check_range("max_draft_depth", config.max_draft_depth, 0, 16));
+  RETURN_IF_ERROR(check_range("speculation.depth", config.speculation.depth, 0, 16));
   RETURN_IF_ERROR(check_positive("queue_timeout", config.queue_timeout));
   RETURN_IF_ERROR(check_positive("reader_timeout", config.reader_timeout));
   RETURN_IF_ERROR(check_positive("warm_up_timeout", config.warm_up_timeout));

@@ -3,6 +3,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "runtime/request/request.h"
 
 namespace brigade::runtime {
 
@@ -15,6 +16,9 @@ struct EngineConfig {
   int prefill_reserve = 64;              // rows that decodes leave to waiting prompts, 1..65536
   int max_preemptions = 4;               // 1..1000; then a sequence is left alone
   int stream_capacity = 256;             // events held for a reader, 1..65536
+  // For requests that leave it open.
+  SpeculationParams speculation = {.mode = SpeculationMode::kOff, .depth = 4};
+  int max_draft_depth = 8;  // drafts of one sequence in one step, 0..16
   absl::Duration queue_timeout = absl::Minutes(10);
   absl::Duration reader_timeout = absl::Seconds(60);
   absl::Duration warm_up_timeout = absl::Seconds(60);

@@ -31,6 +31,8 @@ struct GeneratorStatus {
   int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0;
   int64_t prefix_hit_tokens = 0, preemptions = 0, paused_for_reader = 0, nonfinite_rows = 0;
   int64_t parkings = 0;           // sequences that left a step for want of an expert
+  int64_t verify_passes = 0;      // steps of a sequence with drafts
+  int64_t drafted_tokens = 0, accepted_drafts = 0;
   int max_sequences_in_step = 0;  // largest batch so far
   int64_t mixed_steps = 0;        // steps with prefill chunks and decodes together
   // Microbatches at the experts, summed; and how long of it others were computed here.

@@ -34,6 +34,15 @@ ActiveRequest::ActiveRequest(GenerateRequest request, std::shared_ptr<TokenStrea
   }
 }
 
+void ActiveRequest::add_speculation(const EngineConfig& config, int vocab, int max_law_entries) {
+  for (const auto& sequence : owned) {
+    sequence->speculation = make_speculation(asked, config, vocab, max_law_entries);
+    if (sequence->speculation == nullptr) return;
+    speculates = true;
+    sequence->drafts.reserve(static_cast<size_t>(sequence->speculation->fixed));
+  }
+}
+
 bool ActiveRequest::done() const {
   return ended == static_cast<int>(owned.size()) &&
          std::none_of(owned.begin(), owned.end(), [](const auto& s) { return s->in_flight; });

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/engine/sequence_speculation.h"
 #include "runtime/request/request.h"
 #include "runtime/scheduler/admission.h"
 #include "runtime/scheduler/scheduled_sequence.h"
@@ -20,6 +21,7 @@ struct Sequence : ScheduledSequence {
   Sequence(const GenerateRequest& asked, int sample, std::span<const int32_t> eos_tokens,
            const Tokenizer* tokenizer);
   SequenceOutput output;
+  std::unique_ptr<SequenceSpeculation> speculation;  // null: off
 };
 
 struct ActiveRequest : ScheduledRequest {
@@ -29,6 +31,8 @@ struct ActiveRequest : ScheduledRequest {
                 absl::Time now);
 
   Sequence& sequence(size_t index) { return *owned[index]; }
+  // Gives every sequence what speculation keeps, if it is wanted.
+  void add_speculation(const EngineConfig& config, int vocab, int max_law_entries);
   // All sequences have ended and none is part of a step in flight.
   bool done() const;
 
@@ -36,7 +40,8 @@ struct ActiveRequest : ScheduledRequest {
   AdmissionTicket ticket;  // filled in by the inbox
   const std::shared_ptr<TokenStream> stream;
   std::vector<std::unique_ptr<Sequence>> owned;
-  int ended = 0;                                   // sequences
+  int ended = 0;  // sequences
+  bool speculates = false;
   absl::Time started_at = absl::InfiniteFuture();  // first blocks
   absl::Time first_token_at = absl::InfiniteFuture();
 };

@@ -46,6 +46,9 @@ void StatusBoard::fill(GeneratorStatus* status, bool work_exists, absl::Time now
   status->running_sequences = counts_.running_sequences;
   status->parked_sequences = counts_.parked_sequences;
   status->parkings = counts_.parkings;
+  status->verify_passes = counts_.verify_passes;
+  status->drafted_tokens = counts_.drafted_tokens;
+  status->accepted_drafts = counts_.accepted_drafts;
   status->kv_blocks_in_use = counts_.kv_blocks_in_use;
   status->kv_blocks_cached = counts_.kv_blocks_cached;
   status->requests_finished = counts_.finished;

@@ -41,8 +41,8 @@ StepLoop::Microbatch::Microbatch(std::unique_ptr<StepModel> step_model, int bloc
 }
 
 StepLoop::StepLoop(const EngineConfig& config, std::vector<std::unique_ptr<StepModel>> models,
-                   const KvGeometry& kv, Inbox* inbox, StatusBoard* board, kernels::Waker* waker,
-                   StepSleep sleep)
+                   const KvGeometry& kv, const Speculation& speculation, Inbox* inbox,
+                   StatusBoard* board, kernels::Waker* waker, StepSleep sleep)
     : config_(config),
       kv_(kv),
       inbox_(inbox),
@@ -52,11 +52,22 @@ StepLoop::StepLoop(const EngineConfig& config, std::vector<std::unique_ptr<StepM
       blocks_(kv.num_blocks, kv.block_size),
       scheduler_(scheduler_config(config, models[0]->limits(), static_cast<int>(models.size())),
                  &blocks_),
-      sampler_(models[0]->vocab()),
-      overlap_(models.size()) {
+      overlap_(models.size()),
+      verify_scratch_(models[0]->vocab()),
+      eos_tokens_(speculation.eos_tokens),
+      drafts_(speculation.drafts),
+      depth_control_({.max_depth = config.max_draft_depth,
+                      .max_sequences = models[0]->limits().max_sequences,
+                      .max_rows = models[0]->limits().max_rows}) {
   microbatches_.reserve(models.size());
   for (auto& model : models) microbatches_.emplace_back(std::move(model), kv.block_size);
   started_.reserve(static_cast<size_t>(config.max_running_sequences));
+  const auto sequences = static_cast<size_t>(microbatches_[0].model->limits().max_sequences);
+  asks_.reserve(sequences);
+  asking_.reserve(sequences);
+  depths_.reserve(sequences);
+  draft_tokens_.reserve(kMaxDraftDepth);
+  rows_.reserve(kMaxDraftDepth + 1);
 }
 
 absl::Status StepLoop::warm_up() {
@@ -146,6 +157,7 @@ bool StepLoop::take_arrivals() {
   if (arrivals_.empty()) return false;
   for (auto& request : arrivals_) {
     scheduler_.enqueue(request.get());
+    speculating_ += request->speculates;
     active_.push_back(std::move(request));
   }
   arrivals_.clear();
@@ -209,6 +221,9 @@ void StepLoop::admit(absl::Time now) {
 bool StepLoop::start_step(Microbatch* microbatch, absl::Time now) {
   scheduler_.plan_step(now, &microbatch->plan);
   if (microbatch->plan.empty()) return false;
+  plan_drafts(&microbatch->plan, now);
+  microbatch->measured = speculating_ > 0;
+  if (microbatch->measured) microbatch->began = absl::Now();
   absl::Status status;
   for (const BlockCopy& copy : microbatch->plan.copies) {
     status = microbatch->model->copy_block(copy.from, copy.to);
@@ -237,6 +252,7 @@ bool StepLoop::drive_step(Microbatch* microbatch) {
   board_->made_progress(now);
   expert_rows_stale_ = true;
   if (progress.ok()) {
+    if (microbatch->measured) note_time(*microbatch, now);
     step_done(microbatch, now);
   } else {
     step_failed(microbatch, progress.status());

@@ -17,12 +17,14 @@
 #include "runtime/engine/engine_config.h"
 #include "runtime/engine/exchange_overlap.h"
 #include "runtime/engine/inbox.h"
-#include "runtime/engine/row_sampler.h"
 #include "runtime/engine/sequence.h"
 #include "runtime/engine/status_board.h"
 #include "runtime/model/step_model.h"
 #include "runtime/scheduler/kv_blocks.h"
 #include "runtime/scheduler/scheduler.h"
+#include "runtime/speculative/accept.h"
+#include "runtime/speculative/depth_control.h"
+#include "runtime/speculative/draft_source.h"
 
 namespace brigade::runtime {
 
@@ -31,10 +33,15 @@ using StepSleep = std::function<void(kernels::Waker& waker, absl::Time until)>;
 
 class StepLoop {
  public:
-  // One microbatch for each of `models`. Inbox, board and waker must outlive the loop.
+  struct Speculation {
+    std::span<const int32_t> eos_tokens;
+    DraftSource* drafts = nullptr;
+  };
+  // One microbatch for each of `models`. What `speculation` points to, inbox, board and waker must
+  // outlive the loop.
   StepLoop(const EngineConfig& config, std::vector<std::unique_ptr<StepModel>> models,
-           const KvGeometry& kv, Inbox* inbox, StatusBoard* board, kernels::Waker* waker,
-           StepSleep sleep = nullptr);
+           const KvGeometry& kv, const Speculation& speculation, Inbox* inbox, StatusBoard* board,
+           kernels::Waker* waker, StepSleep sleep = nullptr);
 
   // Runs one row through every model. The only call that waits, at most warm_up_timeout.
   absl::Status warm_up();
@@ -52,6 +59,8 @@ class StepLoop {
     BatchBuilder builder;
     StepPlan plan;
     bool busy = false;
+    bool measured = false;  // its time teaches depth control
+    absl::Time began = absl::InfinitePast();
   };
 
   // step_loop.cc: the turn.
@@ -72,15 +81,25 @@ class StepLoop {
   void step_failed(Microbatch* microbatch, const absl::Status& why);
   void step_done(Microbatch* microbatch, absl::Time now);
   static void mark_parked(Microbatch* microbatch);
-  void take_logits(const StepSlice& slice, std::span<const float> row, absl::Time now);
+  void take_logits(const StepSlice& slice, const StepModel& model, int index, absl::Time now);
   void row_not_finite(const StepSlice& slice, bool again);
   void fork_siblings(ActiveRequest* request, const Sequence& first);
-  bool next_token(ActiveRequest* request, Sequence* sequence, std::span<const float> row,
-                  absl::Time now);
   void deliver(ActiveRequest* request, Sequence* sequence, TokenEvent event, absl::Time now);
   void end_request(ActiveRequest* request, FinishReason reason, const absl::Status& why);
   void count_end(const absl::Status& why);
   void forget_done();
+
+  // step_drafts.cc: drafts of a step and their verification.
+  class Committing;
+  void plan_drafts(StepPlan* plan, absl::Time now);
+  void ask_for_drafts(const StepSlice& slice, int index);
+  bool commit_rows(ActiveRequest* request, Sequence* sequence, const VerifyInput& input,
+                   absl::Time now, Verdict* verdict);
+  void verify_slice(const StepSlice& slice, const StepModel& model, int first_logits,
+                    absl::Time now);
+  void note_verdict(const StepSlice& slice, const Verdict& verdict);
+  void note_time(const Microbatch& microbatch, absl::Time now);
+  static void tell_drafter(const Sequence& sequence);
 
   const EngineConfig config_;
   const KvGeometry kv_;
@@ -91,8 +110,17 @@ class StepLoop {
   std::vector<Microbatch> microbatches_;
   KvBlocks blocks_;
   Scheduler scheduler_;
-  RowSampler sampler_;
   ExchangeOverlap overlap_;
+  VerifyScratch verify_scratch_;
+  const std::span<const int32_t> eos_tokens_;
+  DraftSource* const drafts_;
+  DepthControl depth_control_;
+  int speculating_ = 0;                       // requests
+  std::vector<DepthAsk> asks_;                // scratch
+  std::vector<int> asking_;                   // scratch: slices of the asks
+  std::vector<int> depths_;                   // scratch
+  std::vector<int32_t> draft_tokens_;         // scratch
+  std::vector<std::span<const float>> rows_;  // scratch
   LoopCounts counts_;
   uint64_t cluster_version_ = 0;  // of all models together
   absl::Time last_turn_ = absl::InfinitePast();

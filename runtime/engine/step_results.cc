@@ -33,27 +33,36 @@ void StepLoop::step_done(Microbatch* microbatch, absl::Time now) {
     // Ended by its client or its deadline while the step ran.
     if (slice.sequence->state == SequenceState::kEnded) something_ended_ = true;
     if (!slice.wants_logits) continue;
-    const int index = next_logits++;
-    if (slice.parked || slice.sequence->state == SequenceState::kEnded) continue;
-    take_logits(slice, microbatch->model->logits(index), now);
+    const int index = next_logits;
+    next_logits += 1 + slice.drafts;
+    if (!slice.parked && slice.sequence->state != SequenceState::kEnded) {
+      take_logits(slice, *microbatch->model, index, now);
+    }
+    if (slice.drafts > 0) scheduler_.drafts_done(slice.sequence);
   }
   plan.clear();
 }
 
-// A row that lacked an expert takes its whole slice out of the step.
+// A row that lacked an expert takes its whole slice out of the step; one of a draft only itself and
+// the drafts after it.
 void StepLoop::mark_parked(Microbatch* microbatch) {
   const std::span<const int32_t> rows = microbatch->model->parked_rows();
   auto row = rows.begin();
   int end = 0;
   for (StepSlice& slice : microbatch->plan.slices) {
     end += slice.count;
-    for (; row != rows.end() && *row < end; ++row) slice.parked = true;
+    for (; row != rows.end() && *row < end; ++row) {
+      if (*row < end - slice.drafts) slice.parked = true;
+      slice.parked_drafts = std::max(slice.parked_drafts, std::min(end - *row, slice.drafts));
+    }
   }
 }
 
-void StepLoop::take_logits(const StepSlice& slice, std::span<const float> row, absl::Time now) {
+void StepLoop::take_logits(const StepSlice& slice, const StepModel& model, int index,
+                           absl::Time now) {
   auto* request = static_cast<ActiveRequest*>(slice.sequence->request);
   auto* sequence = static_cast<Sequence*>(slice.sequence);
+  const std::span<const float> row = model.logits(index);
   const bool finite = usable_logits(row);
   if (!finite || sequence->run_alone) {
     row_not_finite(slice, /*again=*/!finite);
@@ -63,11 +72,17 @@ void StepLoop::take_logits(const StepSlice& slice, std::span<const float> row, a
   if (!request->forked) {
     request->forked = true;
     fork_siblings(request, *sequence);
+    const VerifyInput plain{.rule = accept_rule(request->asked.sampling),
+                            .rows = {&row, 1},
+                            .drafts = {},
+                            .run_ahead = nullptr};
+    Verdict verdict;
     for (size_t i = 1; i < request->owned.size(); ++i) {
-      if (!next_token(request, request->owned[i].get(), row, now)) return;
+      if (!commit_rows(request, request->owned[i].get(), plain, now, &verdict)) return;
     }
   }
-  next_token(request, sequence, row, now);
+  verify_slice(slice, model, index, now);
+  tell_drafter(*sequence);
 }
 
 // The first time the row runs once more alone, which tells a bad model from a bad neighbourhood;
@@ -92,22 +107,6 @@ void StepLoop::fork_siblings(ActiveRequest* request, const Sequence& first) {
   for (size_t i = 1; i < request->owned.size(); ++i) {
     scheduler_.fork(first, request->owned[i].get());
   }
-}
-
-// False when the whole request has ended with an error.
-bool StepLoop::next_token(ActiveRequest* request, Sequence* sequence, std::span<const float> row,
-                          absl::Time now) {
-  absl::StatusOr<SampledToken> sampled = sampler_.sample(row, request->asked, *sequence);
-  if (!sampled.ok()) {
-    end_request(request, FinishReason::kError, sampled.status());
-    return false;
-  }
-  TokenEvent event = sequence->output.commit_token(sampled->token, std::move(sampled->logprob));
-  ++counts_.generated_tokens;
-  if (request->first_token_at == absl::InfiniteFuture()) request->first_token_at = now;
-  scheduler_.append(sequence, sampled->token);
-  deliver(request, sequence, std::move(event), now);
-  return true;
 }
 
 // Pushes an event; one with a finish also ends the sequence, and the last of those the stream.
@@ -162,6 +161,7 @@ void StepLoop::forget_done() {
       continue;
     }
     scheduler_.leave(request);
+    speculating_ -= request->speculates;
     inbox_->left_queue(&request->ticket);
     inbox_->ended(request->ticket);
     std::swap(active_[i], active_.back());

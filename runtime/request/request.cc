@@ -83,6 +83,15 @@ absl::Status check_stop(const StopParams& stop, const RequestLimits& limits) {
   return check_tokens("stop.token_ids", stop.token_ids, limits);
 }
 
+absl::Status check_speculation(const SpeculationParams& speculation, const RequestLimits& limits) {
+  const bool fixed = speculation.mode == SpeculationMode::kFixed;
+  if (!fixed || (speculation.depth >= 1 && speculation.depth <= limits.max_draft_depth)) {
+    return absl::OkStatus();
+  }
+  return bad("speculation.depth", absl::StrCat("is ", speculation.depth, ", must be from 1 to ",
+                                               limits.max_draft_depth));
+}
+
 absl::Status check_lengths(const GenerateRequest& request, const RequestLimits& limits) {
   if (request.prompt.empty()) return bad("prompt", "is empty, must have at least one token");
   if (request.prompt.size() >= static_cast<size_t>(limits.max_context)) {
@@ -133,6 +142,7 @@ absl::Status validate(const GenerateRequest& request, const RequestLimits& limit
   RETURN_IF_ERROR(check_lengths(request, limits));
   RETURN_IF_ERROR(check_sampling(request.sampling, limits));
   RETURN_IF_ERROR(check_stop(request.stop, limits));
+  RETURN_IF_ERROR(check_speculation(request.speculation, limits));
   return check_resumption(request, limits);
 }
 

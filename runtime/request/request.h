@@ -35,6 +35,13 @@ struct StopParams {
   bool include_stop = false;  // the matched stop string stays in the text
 };
 
+// Whether drafts are verified, and how many in one pass. Never part of what is answered.
+enum class SpeculationMode { kServerDefault, kOff, kAuto, kFixed };
+struct SpeculationParams {
+  SpeculationMode mode = SpeculationMode::kServerDefault;
+  int depth = 0;  // with kFixed
+};
+
 struct GenerateRequest {
   std::string id;               // shown in logs and errors; made by the server when empty
   std::vector<int32_t> prompt;
@@ -48,6 +55,7 @@ struct GenerateRequest {
   std::vector<int32_t> generated_so_far;
   std::string cache_salt;       // prefixes are shared only between equal salts
   bool use_prefix_cache = true;
+  SpeculationParams speculation;
   absl::Time deadline = absl::InfiniteFuture();
 };
 
@@ -59,6 +67,7 @@ struct RequestLimits {
   int max_stop_string_bytes = 256;
   int max_list_entries = 4096;  // logit_bias, allowed, banned, stop ids
   int max_logprobs = 20;
+  int max_draft_depth = 16;
 };
 
 // INVALID_ARGUMENT with a sentence that names the field and its bound.

@@ -24,7 +24,9 @@ struct ScheduledSequence {
   ScheduledRequest* request = nullptr;
   int sample_index = 0;
   std::vector<int32_t> tokens;  // prompt and what has been committed; never shrinks
+  std::vector<int32_t> drafts;  // that the step being planned or in flight verifies after them
   std::vector<int> blocks;      // logical to physical
+  size_t own_blocks = 0;        // of those, without what drafts took for this step
   int computed = 0;             // positions whose KV is in the blocks
   int committed_blocks = 0;     // leading blocks that went through the prefix table
   PrefixChain chain = 0;        // of those

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -67,6 +68,11 @@ class Scheduler {
   void admit(absl::Time now, std::vector<ScheduledRequest*>* started);
   // The next step of one microbatch; empty when nothing can run.
   void plan_step(absl::Time now, StepPlan* plan);
+  // Rows that a planned step can take beyond its own, logits included.
+  int spare_rows(const StepPlan& plan) const;
+  // Lengthens a decode of the plan by as many of `drafts` as there are rows, room in the stream and
+  // blocks for that nobody has to give up.
+  void add_drafts(StepPlan* plan, StepSlice* slice, std::span<const int32_t> drafts);
   // The step has run (or failed: `computed` false leaves every sequence where it was). Parked
   // slices leave theirs where they were too.
   void step_ended(StepPlan* plan, bool computed, absl::Time now);
@@ -78,6 +84,10 @@ class Scheduler {
   // Logits of the sequence's last row were finite: its full blocks may be found by others.
   void confirm(ScheduledSequence* sequence);
   void append(ScheduledSequence* sequence, int32_t token);
+  // The last appended token is a draft of the step that has just ended: its KV is there.
+  void draft_accepted(ScheduledSequence* sequence);
+  // What the step's drafts were has been settled: blocks that only they needed go back.
+  void drafts_done(ScheduledSequence* sequence);
   // Starts `sibling` where `first` is, sharing its blocks; before either appends.
   void fork(const ScheduledSequence& first, ScheduledSequence* sibling);
   // Has the last row computed again in a step of its own.

@@ -183,7 +183,7 @@ void Scheduler::step_ended(StepPlan* plan, bool computed, absl::Time now) {
     } else if (computed) {
       sequence->parks = 0;
       sequence->retry_at = absl::InfinitePast();
-      sequence->computed += slice.count;
+      sequence->computed += slice.count - slice.drafts;
       if (!slice.decode) counters_.prompt_rows += slice.count;
     }
   }

@@ -14,10 +14,12 @@ struct StepSlice {
   ScheduledSequence* sequence = nullptr;
   int start = 0;
   int count = 0;
-  bool wants_logits = false;  // the slice ends at the last known token
+  bool wants_logits = false;  // the slice ends at the last known token, drafts aside
+  int drafts = 0;             // rows at its end, logits of each are wanted
   int events = 0;             // events it may push when it ends
   bool decode = false;        // a single row that continues a computed sequence
   bool parked = false;        // set by the engine: an expert was missing, nothing was computed
+  int parked_drafts = 0;      // ... for the row of a draft: of the last so many
 };
 
 // `from` stays held until the step has ended.

@@ -46,7 +46,8 @@ class CountingModel : public ScriptedModel {
   int steps_ = 0;
 };
 
-TEST(Allocation, AHundredDecodeStepsAllocateNothing) {
+void count_hundred_steps(runtime::SpeculationMode speculation) {
+  allocations = 0;
   constexpr int kVocab = 97;
   ScriptedWorld world(200, 16);
   runtime::EngineParts parts;
@@ -65,15 +66,33 @@ TEST(Allocation, AHundredDecodeStepsAllocateNothing) {
     request.sampling.temperature = i % 2 == 0 ? 0 : 0.8;
     request.sampling.top_p = i == 3 ? 0.9 : 1;
     request.sampling.frequency_penalty = i >= 2 ? 0.3 : 0;
+    request.speculation = {.mode = speculation, .depth = 4};
+    // A text that repeats itself: prompt lookup drafts at every step.
+    if (speculation != runtime::SpeculationMode::kOff) {
+      request.prompt.assign(20, i);
+      request.sampling.logit_bias = {{i, 100.0f}};
+      request.sampling.frequency_penalty = 0;
+      request.max_tokens = 700;
+    }
     request.cache_salt = "a salt that is too long to be kept inside a string object";
     streams.push_back(*engine->submit(request));
   }
   for (const auto& stream : streams)
-    EXPECT_EQ(read_answer(*stream, 1).samples[0].tokens.size(), 200u);
+    EXPECT_GE(read_answer(*stream, 1).samples[0].tokens.size(), 200u);
   EXPECT_GE(world.steps, kFirstCounted + kCountedSteps);
   EXPECT_EQ(allocations, 0);
+  const bool speculates = speculation != runtime::SpeculationMode::kOff;
+  EXPECT_EQ(engine->status().accepted_drafts > 400, speculates);
   engine->stop();
   EXPECT_EQ(world.problem(), "");
+}
+
+TEST(Allocation, AHundredDecodeStepsAllocateNothing) {
+  count_hundred_steps(runtime::SpeculationMode::kOff);
+}
+
+TEST(Allocation, AHundredStepsWithDraftsAllocateNothing) {
+  count_hundred_steps(runtime::SpeculationMode::kFixed);
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ EngineBed::EngineBed(const EngineBedConfig& config, bool wait_ready)
   }
   parts.kv = {.block_size = config.block_size, .num_blocks = config.blocks, .bytes_per_block = 1};
   parts.eos_tokens = config.eos_tokens;
+  if (config.drafts) parts.drafts = config.drafts();
   auto engine = runtime::Engine::create(config.engine, std::move(parts));
   EXPECT_TRUE(engine.ok()) << engine.status();
   engine_ = *std::move(engine);

@@ -24,6 +24,7 @@ struct EngineBedConfig {
   int block_size = 4;
   int vocab = 97;
   std::vector<int32_t> eos_tokens;
+  std::function<std::unique_ptr<runtime::DraftSource>()> drafts;  // none: the engine's own
   // Before the engine starts.
   std::function<void(ScriptedWorld&)> prepare;
 };

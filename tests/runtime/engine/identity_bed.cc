@@ -34,6 +34,7 @@ std::vector<runtime::GenerateRequest> make_probes(int vocab, int longest) {
       request.max_tokens = 8 + index % 5 * 2;
       request.sampling.temperature = temperature;
       request.sampling.seed = static_cast<uint64_t>(1000 + index);
+      request.sampling.seed_from_client = true;
       request.sampling.logprobs = 5;
       request.stop.ignore_eos = true;
       if (index == 3) request.num_sequences = 3;
@@ -62,8 +63,8 @@ std::string Circumstances::describe() const {
                       threads, ", microbatches ", microbatches, ", blocks ", num_blocks, " of ",
                       block_size, ", rows ", max_rows, ", sequences ", max_sequences, ", chunk ",
                       prefill_chunk, ", prefix cache ", prefix_cache, ", warm ", warm_probes,
-                      ", neighbours ", neighbours, ", together ", together, ", wire ",
-                      kernels::dtype_name(wire_dtype), ", seed ", seed);
+                      ", neighbours ", neighbours, ", together ", together, ", draft depth ",
+                      draft_depth, ", wire ", kernels::dtype_name(wire_dtype), ", seed ", seed);
 }
 
 absl::StatusOr<IdentitySubject> IdentitySubject::open(const std::string& folder,
@@ -97,6 +98,7 @@ Circumstances IdentitySubject::random(std::mt19937_64& random, bool wide, bool c
   made.warm_probes = made.prefix_cache ? pick(random, 0, 4) : 0;
   made.neighbours = wide ? pick(random, 10, 16) : pick(random, crowded ? 4 : 0, 8);
   made.together = wide || crowded || pick(random, 0, 3) != 0;
+  made.draft_depth = pick(random, 0, 9);
   made.seed = random();
   return made;
 }
@@ -122,7 +124,7 @@ absl::StatusOr<std::unique_ptr<runtime::Engine>> IdentitySubject::start(
   options.limits = {.max_rows = circumstances.max_rows,
                     .max_sequences = circumstances.max_sequences,
                     .max_blocks = (longest_prompt_ + kMostTokens) / circumstances.block_size + 1,
-                    .max_logit_rows = circumstances.max_sequences};
+                    .max_logit_rows = circumstances.max_sequences + circumstances.draft_depth};
   options.microbatches = circumstances.microbatches;
   options.max_context = longest_prompt_ + kMostTokens + 1;
   options.make_exchange = parts.exchange;
@@ -158,6 +160,11 @@ absl::StatusOr<ProbeOutcome> IdentitySubject::run(const Circumstances& circumsta
   std::mt19937_64 random(circumstances.seed);
   const auto submit = [&](runtime::GenerateRequest request) {
     request.use_prefix_cache = circumstances.prefix_cache;
+    const int depth = circumstances.draft_depth;
+    request.speculation = {.mode = depth == 0  ? runtime::SpeculationMode::kOff
+                                   : depth > 8 ? runtime::SpeculationMode::kAuto
+                                               : runtime::SpeculationMode::kFixed,
+                           .depth = depth};
     return engine->submit(std::move(request));
   };
   for (int i = 0; i < circumstances.warm_probes; ++i) {

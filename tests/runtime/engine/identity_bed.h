@@ -31,6 +31,7 @@ struct Circumstances {
   int warm_probes = 0;    // probes asked beforehand, so that their prefixes are found again
   int neighbours = 0;     // other requests beside the probes
   bool together = false;  // probes run at the same time; else one after the other
+  int draft_depth = 0;    // prompt lookup; 0: no speculation, 9: as depth control likes
   kernels::DType wire_dtype = kernels::DType::kF32;  // this one may show
   uint64_t seed = 0;                                 // of order and neighbours
   std::string describe() const;

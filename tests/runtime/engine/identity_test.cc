@@ -25,6 +25,7 @@ struct Witness {
   int combinations = 0;
   int largest_batch = 0;
   int64_t mixed_steps = 0, prefix_hits = 0, preemptions = 0, steps = 0;
+  int64_t drafted = 0, accepted = 0;
   std::array<int, 4> threads{};
   int async = 0;
 
@@ -35,6 +36,8 @@ struct Witness {
     prefix_hits += outcome.status.prefix_hit_tokens;
     preemptions += outcome.status.preemptions;
     steps += outcome.status.steps;
+    drafted += outcome.status.drafted_tokens;
+    accepted += outcome.status.accepted_drafts;
     ++threads[static_cast<size_t>(circumstances.threads)];
     if (circumstances.device == DeviceKind::kCpuAsync) ++async;
   }
@@ -48,6 +51,10 @@ struct Witness {
         "preemptions %lld\n",
         largest_batch, static_cast<long long>(mixed_steps), static_cast<long long>(prefix_hits),
         static_cast<long long>(preemptions));
+    std::printf("drafts %lld, accepted %lld\n", static_cast<long long>(drafted),
+                static_cast<long long>(accepted));
+    EXPECT_GT(accepted, 0);
+    EXPECT_GT(drafted, accepted);
     EXPECT_GE(largest_batch, 16);
     EXPECT_GT(mixed_steps, 0);
     EXPECT_GT(prefix_hits, 0);

@@ -1,0 +1,165 @@
+// Drafts of a step: who gets how many, and what their verification commits.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/core/check.h"
+#include "runtime/engine/step_loop.h"
+
+namespace brigade::runtime {
+
+// Lengthens the decodes of a planned step by drafts.
+void StepLoop::plan_drafts(StepPlan* plan, absl::Time now) {
+  if (speculating_ == 0) return;
+  drafts_->collect(now);
+  asks_.clear();
+  asking_.clear();
+  for (size_t i = 0; i < plan->slices.size(); ++i)
+    ask_for_drafts(plan->slices[i], static_cast<int>(i));
+  depths_.assign(asks_.size(), 0);
+  depth_control_.choose(asks_, plan->rows - static_cast<int>(asks_.size()),
+                        scheduler_.spare_rows(*plan), depths_);
+  for (size_t i = 0; i < asks_.size(); ++i) {
+    if (depths_[i] == 0) continue;
+    StepSlice& slice = plan->slices[static_cast<size_t>(asking_[i])];
+    const auto* sequence = static_cast<Sequence*>(slice.sequence);
+    draft_tokens_.clear();
+    for (const DraftedToken& draft :
+         sequence->speculation->drafts.tokens().first(static_cast<size_t>(depths_[i]))) {
+      draft_tokens_.push_back(draft.token);
+    }
+    scheduler_.add_drafts(plan, &slice, draft_tokens_);
+    counts_.drafted_tokens += slice.drafts;
+  }
+}
+
+void StepLoop::ask_for_drafts(const StepSlice& slice, int index) {
+  auto* sequence = static_cast<Sequence*>(slice.sequence);
+  SequenceSpeculation* speculation = sequence->speculation.get();
+  if (!slice.decode || speculation == nullptr) return;
+  const auto& request = *static_cast<ActiveRequest*>(sequence->request);
+  if (!speculation->opened) {
+    speculation->opened = true;
+    speculation->drafter =
+        drafts_->open(request.asked, sequence->sample_index, eos_tokens_, sequence->tokens);
+  }
+  if (speculation->drafter == nullptr) return;
+  // The last token's KV is never needed, so that it need not be drafted.
+  const int useful = request.max_positions - static_cast<int>(sequence->tokens.size());
+  speculation->drafter->draft(sequence->tokens, std::clamp(useful, 0, speculation->fixed),
+                              &speculation->drafts);
+  asks_.push_back({.mode = speculation->mode,
+                   .fixed = speculation->fixed,
+                   .available = speculation->drafts.size(),
+                   .survival = &speculation->survival});
+  asking_.push_back(index);
+}
+
+// Takes verified tokens into one sequence.
+class StepLoop::Committing final : public Continuation {
+ public:
+  Committing(StepLoop* loop, ActiveRequest* request, Sequence* sequence, absl::Time now)
+      : loop_(*loop), request_(request), sequence_(sequence), now_(now) {}
+
+  PolicyInput policy_input() const override {
+    return {.params = &request_->asked.sampling,
+            .counts = &sequence_->output.counts(),
+            .forbidden_now = sequence_->output.forbidden_now()};
+  }
+  // That of the token to be drawn, so that preemption and resumption draw the same.
+  uint32_t position() const override { return static_cast<uint32_t>(sequence_->tokens.size()); }
+
+  bool commit(int32_t token, std::span<const float> row) override {
+    // Verification only goes on after an accepted draft, whose KV this step has written.
+    if (committed_++ > 0) loop_.scheduler_.draft_accepted(sequence_);
+    std::optional<TokenLogprob> logprob;
+    const int logprobs = request_->asked.sampling.logprobs;
+    if (logprobs >= 0) logprob = log_probability(row, token, logprobs);
+    TokenEvent event = sequence_->output.commit_token(token, std::move(logprob));
+    ++loop_.counts_.generated_tokens;
+    if (request_->first_token_at == absl::InfiniteFuture()) request_->first_token_at = now_;
+    loop_.scheduler_.append(sequence_, token);
+    loop_.deliver(request_, sequence_, std::move(event), now_);
+    return !sequence_->output.finished();
+  }
+
+ private:
+  StepLoop& loop_;
+  ActiveRequest* const request_;
+  Sequence* const sequence_;
+  const absl::Time now_;
+  int committed_ = 0;
+};
+
+// False when the whole request has ended with an error.
+bool StepLoop::commit_rows(ActiveRequest* request, Sequence* sequence, const VerifyInput& input,
+                           absl::Time now, Verdict* verdict) {
+  KeyedChance chance({.seed = request->asked.sampling.seed,
+                      .sample_index = static_cast<uint32_t>(sequence->sample_index)});
+  Committing committing(this, request, sequence, now);
+  *verdict = verify(input, &verify_scratch_, &chance, &committing);
+  if (verdict->outcome != VerifyOutcome::kNoCandidate) return true;
+  end_request(request, FinishReason::kError,
+              absl::InvalidArgumentError(
+                  "sampling: allowed_tokens, banned_tokens and min_tokens together leave no token "
+                  "to choose"));
+  return false;
+}
+
+// The sequence's next tokens, from its last known token's row at `first_logits` and those of its
+// drafts.
+void StepLoop::verify_slice(const StepSlice& slice, const StepModel& model, int first_logits,
+                            absl::Time now) {
+  auto* request = static_cast<ActiveRequest*>(slice.sequence->request);
+  auto* sequence = static_cast<Sequence*>(slice.sequence);
+  SequenceSpeculation* speculation = sequence->speculation.get();
+  VerifyInput input{
+      .rule = accept_rule(request->asked.sampling), .rows = {}, .drafts = {}, .run_ahead = nullptr};
+  if (slice.drafts > 0) {
+    // A draft whose own row lacked an expert can still be judged by the row before it.
+    const int tested = slice.parked_drafts > 0 ? slice.drafts - slice.parked_drafts : slice.drafts;
+    if (speculation->drafts.size() == slice.drafts) {
+      speculation->drafter->run_ahead(sequence->tokens, &speculation->drafts);
+    }
+    const std::span<const DraftedToken> drafts = speculation->drafts.tokens();
+    input.drafts = drafts.first(static_cast<size_t>(tested));
+    if (drafts.size() > static_cast<size_t>(tested)) {
+      input.run_ahead = &drafts[static_cast<size_t>(tested)];
+    }
+  }
+  rows_.clear();
+  for (size_t i = 0; i <= input.drafts.size(); ++i) {
+    rows_.push_back(model.logits(first_logits + static_cast<int>(i)));
+  }
+  input.rows = rows_;
+  Verdict verdict;
+  commit_rows(request, sequence, input, now, &verdict);
+  if (slice.drafts > 0) note_verdict(slice, verdict);
+}
+
+void StepLoop::note_verdict(const StepSlice& slice, const Verdict& verdict) {
+  auto* sequence = static_cast<Sequence*>(slice.sequence);
+  SequenceSpeculation& speculation = *sequence->speculation;
+  ++counts_.verify_passes;
+  counts_.accepted_drafts += verdict.accepted;
+  depth_control_.record(&speculation.survival, verdict.tested, verdict.accepted);
+  if (verdict.outcome == VerifyOutcome::kNotFinite) {
+    // The row that the first look did not cover: after an accepted draft.
+    scheduler_.draft_accepted(sequence);
+    row_not_finite(slice, /*again=*/true);
+  }
+}
+
+// Steps without drafts count too: they are what drafts are compared with.
+void StepLoop::note_time(const Microbatch& microbatch, absl::Time now) {
+  if (!microbatch.model->parked_rows().empty()) return;
+  depth_control_.cost().observe_step(microbatch.plan.rows, /*experts=*/0,
+                                     absl::ToDoubleSeconds(now - microbatch.began));
+}
+
+// Tells the drafter what a pass has committed, with drafts or without.
+void StepLoop::tell_drafter(const Sequence& sequence) {
+  if (sequence.speculation == nullptr || sequence.speculation->drafter == nullptr) return;
+  sequence.speculation->drafter->committed(sequence.tokens);
+}
+
+}  // namespace brigade::runtime

@@ -60,6 +60,8 @@ void count_hundred_steps(runtime::SpeculationMode speculation) {
   auto engine = *runtime::Engine::create(config, std::move(parts));
   engine->start();
   ASSERT_TRUE(eventually([&] { return engine->status().ready; }));
+  // Nothing runs until all have come: drafters are opened at a sequence's first decode.
+  world.frozen = true;
   std::vector<std::shared_ptr<runtime::TokenStream>> streams;
   for (int i = 0; i < 4; ++i) {
     runtime::GenerateRequest request = request_of(some_prompt(i, 20), 200);
@@ -77,6 +79,8 @@ void count_hundred_steps(runtime::SpeculationMode speculation) {
     request.cache_salt = "a salt that is too long to be kept inside a string object";
     streams.push_back(*engine->submit(request));
   }
+  world.frozen = false;
+  world.change_cluster();
   for (const auto& stream : streams)
     EXPECT_GE(read_answer(*stream, 1).samples[0].tokens.size(), 200u);
   EXPECT_GE(world.steps, kFirstCounted + kCountedSteps);

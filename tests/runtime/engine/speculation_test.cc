@@ -232,10 +232,11 @@ GenerateRequest long_request(char script, int depth, int max_tokens = 60) {
 TEST(Speculation, RightDraftsSavePasses) {
   SpeculationBed bed({});
   const Answer plain = bed.plain(long_request('N', 1));
+  ASSERT_EQ(bed.bed().leak(), "");  // all is counted
   for (int depth = 1; depth <= 8; ++depth) {
     const auto before = bed.bed().engine().status();
     expect_equal(bed.bed().generate(long_request('R', depth)), plain);
-    EXPECT_EQ(bed.bed().leak(), "");  // all is counted
+    ASSERT_EQ(bed.bed().leak(), "");
     const auto after = bed.bed().engine().status();
     // The prompt's pass gives the first token; the last pass may be shorter.
     const int64_t passes = after.steps - before.steps - 1;
@@ -371,6 +372,7 @@ TEST(Speculation, TheServersDefaultIsOffAndARequestMayChooseOtherwise) {
     SpeculationBed bed(config);
     GenerateRequest request = long_request('N', 4);
     bed.plain(request);
+    EXPECT_EQ(bed.bed().leak(), "");
     request.id[0] = 'R';
     for (const SpeculationMode asked :
          {SpeculationMode::kServerDefault, SpeculationMode::kOff, SpeculationMode::kFixed}) {

@@ -28,16 +28,17 @@ std::vector<runtime::GenerateRequest> probes() {
   return requests;
 }
 
-EngineBedConfig random_config(std::mt19937_64& random) {
+EngineBedConfig random_config(std::mt19937_64& random, int round) {
   const auto pick = [&](int low, int high) {
     return low + static_cast<int>(random() % static_cast<uint64_t>(high - low + 1));
   };
   EngineBedConfig config;
   config.microbatches = pick(1, 3);
   config.block_size = pick(2, 8);
-  config.blocks = 80 / config.block_size * pick(1, 8) + 1;
+  // Every fourth round is short of blocks, the next one has steps of two rows.
+  config.blocks = 80 / config.block_size * (round % 4 == 0 ? 1 : pick(1, 8)) + 1;
   config.limits.max_blocks = config.blocks;
-  config.limits.max_rows = pick(3, 64);
+  config.limits.max_rows = round % 4 == 1 ? 2 : pick(3, 64);
   config.limits.max_sequences = pick(2, 32);
   config.engine.prefill_chunk = pick(1, 40);
   config.engine.parking_retry = absl::Milliseconds(1);
@@ -54,12 +55,13 @@ TEST(Parking, RandomParkingChangesNoAnswer) {
     expected.push_back(EngineBed({}).generate(request).fingerprint());
   int64_t parkings = 0, whole_steps = 0, shared_steps = 0, preemptions = 0;
   for (int round = 0; round < scaled(40, 8); ++round) {
-    const EngineBedConfig config = random_config(random);
+    const EngineBedConfig config = random_config(random, round);
     EngineBed bed(config);
     bed.world().park_seed = random();
     // Most chunks get through sooner or later.
-    const int most = std::max(1, 40 / config.engine.prefill_chunk);
-    bed.world().park_percent = 1 + static_cast<int>(random() % static_cast<uint64_t>(most));
+    const int chunk = std::min(config.engine.prefill_chunk, config.limits.max_rows);
+    const int most = std::max(1, 40 / chunk);
+    bed.world().park_percent = (most + 1) / 2 + static_cast<int>(random() % 3);
     bed.world().waits = round % 2;
     std::vector<std::shared_ptr<runtime::TokenStream>> streams;
     std::vector<size_t> asked;

@@ -1,11 +1,12 @@
 #include "expert_parallel/transport/ucx_transport.h"
 
-#include <atomic>
 #include <ucp/api/ucp.h>
+#include <atomic>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <random>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "expert_parallel/transport/ucx_link.h"
 #include "expert_parallel/transport/ucx_receives.h"
 #include "expert_parallel/transport/ucx_sends.h"
+#include "expert_parallel/transport/ucx_wakeup.h"
 #include "expert_parallel/transport/ucx_worker.h"
 #include "kernels/core/check.h"
 #include "kernels/core/status.h"
@@ -24,6 +26,10 @@ namespace brigade::expert_parallel {
 namespace {
 
 using ucx::Link;
+
+// How long, and of how many links, a closed link's late messages are still counted.
+constexpr absl::Duration kLeftoverLife = absl::Seconds(30);
+constexpr size_t kMaxLeftovers = 32;
 
 class UcxTransport final : public Transport {
  public:
@@ -45,7 +51,7 @@ class UcxTransport final : public Transport {
   void end_group() override {}
   void close_peer(PeerId peer) override;
   bool progress() override;
-  int event_fd() const override { return worker_.event_fd(); }
+  int event_fd() const override { return wakeup_.fd(); }
   absl::StatusOr<bool> arm() override;
   absl::Status shut_down(absl::Time deadline) override;
   uint64_t strangers_refused() const override { return strangers_; }
@@ -55,7 +61,9 @@ class UcxTransport final : public Transport {
   Link* find(PeerId peer) const;  // an open one
   bool hand_out();
   void report_failures();
+  void count_strangers();
   void reclaim();
+  void drop_leftovers(size_t keep, absl::Time now);
   // Sends that have not completed, and links that UCX still works on.
   int unfinished(bool* closing) const;
 
@@ -65,13 +73,24 @@ class UcxTransport final : public Transport {
   TransportListener* listener_ = nullptr;
   PeerId next_peer_ = 1;
   ucx::Outcomes outcomes_;
-  std::map<PeerId, std::unique_ptr<Link>> links_;
+  struct Connection {
+    std::unique_ptr<Link> link;
+    std::unique_ptr<ucx::Worker> worker;  // last: it goes before the link that it writes into
+  };
+  // The worker of a link that was closed: what its peer still sends is counted as a stranger's.
+  struct Leftover {
+    std::unique_ptr<ucx::Worker> worker;
+    absl::Time until;
+  };
+  ucx::Context context_;
+  ucx::Wakeup wakeup_;
+  std::map<PeerId, Connection> links_;
+  std::deque<Leftover> leftovers_;  // oldest first
   std::vector<ucx::Outcomes::Arrival> handing_out_;
   std::vector<ucx::Outcomes::Sent> reporting_;
   bool closed_ = false;  // some link waits to be reclaimed
   bool started_ = false;
   std::atomic<uint64_t> strangers_{0};
-  ucx::Worker worker_;  // last: it goes before the links that it writes into
 };
 
 absl::Status UcxTransport::start(const UcxOptions& options) {
@@ -80,7 +99,8 @@ absl::Status UcxTransport::start(const UcxOptions& options) {
         absl::StrCat("transport window of ", options_.window, " and queue of ", options_.send_queue,
                      ": they go from 1, the window to ", ucx::kMaxWindow));
   }
-  RETURN_IF_ERROR(worker_.start(options));
+  RETURN_IF_ERROR(context_.start(options));
+  RETURN_IF_ERROR(wakeup_.start());
   started_ = true;
   return absl::OkStatus();
 }
@@ -91,13 +111,17 @@ UcxTransport::~UcxTransport() {
 
 Link* UcxTransport::find(PeerId peer) const {
   const auto found = links_.find(peer);
-  return found != links_.end() && found->second->open ? found->second.get() : nullptr;
+  return found != links_.end() && found->second.link->open ? found->second.link.get() : nullptr;
 }
 
 absl::StatusOr<PeerId> UcxTransport::open_link() {
+  auto worker = std::make_unique<ucx::Worker>();
+  RETURN_IF_ERROR(worker->start(context_));
+  RETURN_IF_ERROR(wakeup_.add(worker->event_fd()));
   const PeerId peer = next_peer_++;
-  auto& link = links_[peer] =
-      std::make_unique<Link>(worker_, outcomes_, peer, options_, static_cast<uint16_t>(random_()));
+  auto link =
+      std::make_unique<Link>(*worker, outcomes_, peer, options_, static_cast<uint16_t>(random_()));
+  Connection& connection = links_[peer] = {std::move(link), std::move(worker)};
   // What one link can have outstanding, so that nothing grows while it runs.
   const size_t arrivals = links_.size() * options_.window;
   const size_t sends = links_.size() * options_.send_queue;
@@ -105,7 +129,7 @@ absl::StatusOr<PeerId> UcxTransport::open_link() {
   handing_out_.reserve(arrivals);
   outcomes_.sent.reserve(sends);
   reporting_.reserve(sends);
-  ucx::post_receives(*link);
+  ucx::post_receives(*connection.link);
   return peer;
 }
 
@@ -118,8 +142,8 @@ absl::StatusOr<std::string> UcxTransport::address(PeerId peer) const {
        .window = static_cast<uint16_t>(options_.window),
        .max_message_bytes = static_cast<uint32_t>(options_.max_message_bytes),
        .host = host_,
-       .worker = worker_.address(),
-       .worker_net = worker_.address_net()});
+       .worker = link->worker.address(),
+       .worker_net = link->worker.address_net()});
 }
 
 absl::Status UcxTransport::connect(PeerId peer, const std::string& remote_address) {
@@ -128,7 +152,7 @@ absl::Status UcxTransport::connect(PeerId peer, const std::string& remote_addres
   if (link->endpoint != nullptr)
     return absl::FailedPreconditionError(absl::StrCat("link ", peer, " is connected"));
   ASSIGN_OR_RETURN(const LinkAddress remote, decode_link_address(remote_address));
-  RETURN_IF_ERROR(worker_.connect(
+  RETURN_IF_ERROR(link->worker.connect(
       *link, may_share_memory(host_, remote.host) ? remote.worker : remote.worker_net));
   link->far_link = remote.link;
   link->far_nonce = remote.nonce;
@@ -148,8 +172,8 @@ absl::Status UcxTransport::send(PeerId peer, const Message& message, uint64_t co
 
 void UcxTransport::release(uint64_t receipt) {
   const auto found = links_.find(static_cast<PeerId>(receipt >> 32));
-  CHECK(found != links_.end() && found->second->receipts > 0);
-  Link& link = *found->second;
+  CHECK(found != links_.end() && found->second.link->receipts > 0);
+  Link& link = *found->second.link;
   --link.receipts;
   if (!link.open || !link.failure.ok()) return;
   ucx::post_again(link, static_cast<int>(receipt & 0xffffffff));
@@ -165,20 +189,38 @@ void UcxTransport::close_peer(PeerId peer) {
   closed_ = true;
   ucx::cancel_waiting(*link, absl::CancelledError(absl::StrCat("link ", peer, " was closed")));
   ucx::cancel_receives(*link);
-  worker_.disconnect(*link);
+  link->worker.disconnect(*link);
 }
 
 bool UcxTransport::progress() {
-  bool moved = worker_.progress();
-  for (const auto& [peer, link] : links_) ucx::send_waiting(*link);
+  bool moved = false;
+  for (const auto& [peer, connection] : links_) moved |= connection.worker->progress();
+  for (const Leftover& leftover : leftovers_) moved |= leftover.worker->progress();
+  for (const auto& [peer, connection] : links_) ucx::send_waiting(*connection.link);
   moved |= hand_out();
   if (outcomes_.failed) report_failures();
-  strangers_ += ucx::refuse_strangers(worker_, [this](PeerId peer) -> Link* {
-    const auto found = links_.find(peer);
-    return found == links_.end() ? nullptr : found->second.get();
-  });
+  count_strangers();
   if (closed_) reclaim();
+  if (!leftovers_.empty()) drop_leftovers(kMaxLeftovers, absl::Now());
   return moved;
+}
+
+void UcxTransport::count_strangers() {
+  for (const auto& [peer, connection] : links_) {
+    strangers_ += ucx::refuse_strangers(*connection.worker, [&](PeerId named) -> Link* {
+      return named == peer ? connection.link.get() : nullptr;
+    });
+  }
+  for (const Leftover& leftover : leftovers_) {
+    strangers_ += ucx::refuse_strangers(*leftover.worker, [](PeerId) { return nullptr; });
+  }
+}
+
+void UcxTransport::drop_leftovers(size_t keep, absl::Time now) {
+  while (!leftovers_.empty() && (leftovers_.size() > keep || leftovers_.front().until <= now)) {
+    wakeup_.remove(leftovers_.front().worker->event_fd());
+    leftovers_.pop_front();
+  }
 }
 
 bool UcxTransport::hand_out() {
@@ -195,7 +237,7 @@ bool UcxTransport::hand_out() {
   handing_out_.clear();
   reporting_.swap(outcomes_.sent);
   for (const auto& [peer, cookie, status] : reporting_) {
-    --links_.at(peer)->unreported;
+    --links_.at(peer).link->unreported;
     listener_->on_sent(peer, cookie, status);
   }
   reporting_.clear();
@@ -205,8 +247,9 @@ bool UcxTransport::hand_out() {
 void UcxTransport::report_failures() {
   outcomes_.failed = false;
   std::vector<Link*> failed;
-  for (const auto& [peer, link] : links_) {
-    if (link->open && !link->failure.ok() && !link->failure_reported) failed.push_back(link.get());
+  for (const auto& [peer, connection] : links_) {
+    Link& link = *connection.link;
+    if (link.open && !link.failure.ok() && !link.failure_reported) failed.push_back(&link);
   }
   for (Link* link : failed) {
     link->failure_reported = true;
@@ -219,9 +262,10 @@ void UcxTransport::report_failures() {
 void UcxTransport::reclaim() {
   closed_ = false;
   for (auto at = links_.begin(); at != links_.end();) {
-    Link& link = *at->second;
+    Link& link = *at->second.link;
     const bool waits = !link.open;
-    const bool gone = waits && worker_.disconnected(link) && link.given_back();
+    const bool gone = waits && link.worker.disconnected(link) && link.given_back();
+    if (gone) leftovers_.push_back({std::move(at->second.worker), absl::Now() + kLeftoverLife});
     at = gone ? links_.erase(at) : std::next(at);
     closed_ |= waits && !gone;
   }
@@ -229,22 +273,31 @@ void UcxTransport::reclaim() {
 
 absl::StatusOr<bool> UcxTransport::arm() {
   if (!outcomes_.empty()) return false;
-  return worker_.arm();
+  for (const auto& [peer, connection] : links_) {
+    ASSIGN_OR_RETURN(const bool armed, connection.worker->arm());
+    if (!armed) return false;
+  }
+  for (const Leftover& leftover : leftovers_) {
+    ASSIGN_OR_RETURN(const bool armed, leftover.worker->arm());
+    if (!armed) return false;
+  }
+  return true;
 }
 
 int UcxTransport::unfinished(bool* closing) const {
   int sends = static_cast<int>(outcomes_.sent.size());
   *closing = false;
-  for (const auto& [peer, link] : links_) {
-    sends += link->in_flight;
-    *closing |= link->closing != nullptr || link->posted > 0;
+  for (const auto& [peer, connection] : links_) {
+    const Link& link = *connection.link;
+    sends += link.in_flight;
+    *closing |= link.closing != nullptr || link.posted > 0;
   }
   return sends;
 }
 
 absl::Status UcxTransport::shut_down(absl::Time deadline) {
   std::vector<PeerId> peers;
-  for (const auto& [peer, link] : links_) peers.push_back(peer);
+  for (const auto& [peer, connection] : links_) peers.push_back(peer);
   for (const PeerId peer : peers) close_peer(peer);
   while (true) {
     while (progress()) {
@@ -257,7 +310,7 @@ absl::Status UcxTransport::shut_down(absl::Time deadline) {
       return absl::DeadlineExceededError(absl::StrCat("UCX: ", sends, " sends would not end"));
     }
     ASSIGN_OR_RETURN(const bool armed, arm());
-    if (armed) worker_.sleep(std::min(left, absl::Milliseconds(100)));
+    if (armed) wakeup_.sleep(std::min(left, absl::Milliseconds(100)));
   }
 }
 

@@ -1,6 +1,5 @@
 #include "expert_parallel/transport/ucx_worker.h"
 
-#include <poll.h>
 #include <signal.h>
 #include <ucp/api/ucp.h>
 #include <ucs/config/global_opts.h>
@@ -65,13 +64,21 @@ absl::Status ucx_error(const std::string& call, int status) {
       absl::StrCat("UCX ", call, ": ", ucs_status_string(static_cast<ucs_status_t>(status))));
 }
 
-absl::Status Worker::start(const UcxOptions& options) {
+absl::Status Context::start(const UcxOptions& options) {
   quiet_process_once();
   ASSIGN_OR_RETURN(context_, make_context(options));
+  return absl::OkStatus();
+}
+
+Context::~Context() {
+  if (context_ != nullptr) ucp_cleanup(context_);
+}
+
+absl::Status Worker::start(const Context& context) {
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // any thread, one at a time
-  ucs_status_t status = ucp_worker_create(context_, &params, &worker_);
+  ucs_status_t status = ucp_worker_create(context.get(), &params, &worker_);
   if (status != UCS_OK) return ucx_error("ucp_worker_create", status);
   status = ucp_worker_get_efd(worker_, &event_fd_);
   if (status != UCS_OK) return ucx_error("ucp_worker_get_efd", status);
@@ -82,7 +89,6 @@ absl::Status Worker::start(const UcxOptions& options) {
 
 Worker::~Worker() {
   if (worker_ != nullptr) ucp_worker_destroy(worker_);
-  if (context_ != nullptr) ucp_cleanup(context_);
 }
 
 absl::StatusOr<std::string> Worker::read_address(bool net_only) const {
@@ -108,11 +114,6 @@ absl::StatusOr<bool> Worker::arm() {
   if (status == UCS_OK) return true;
   if (status == UCS_ERR_BUSY) return false;
   return ucx_error("ucp_worker_arm", status);
-}
-
-void Worker::sleep(absl::Duration at_most) {
-  pollfd descriptor = {event_fd_, POLLIN, 0};
-  poll(&descriptor, 1, static_cast<int>(absl::ToInt64Milliseconds(at_most) + 1));
 }
 
 absl::Status Worker::connect(Link& link, const std::string& remote_worker) {

@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <random>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,7 @@
 #include "expert_parallel/transport/link_address.h"
 #include "expert_parallel/transport/ucx_transport.h"
 #include "gtest/gtest.h"
+#include "tests/support/test_env.h"
 #include "tests/support/transport_node.h"
 
 extern char** environ;
@@ -43,7 +45,10 @@ std::string read_line(int fd) {
   return absl::HexStringToBytes(line);
 }
 
-// The other process: echoes small messages, holds large ones, and ends when its input does.
+constexpr int kFloodDepth = 16;  // sends under way at once
+
+// The other process: echoes small messages, holds large ones, and ends when its input does. Told to
+// flood it sends large ones as fast as they go.
 int child_main(bool shared_memory) {
   auto node = make_node(shared_memory);
   const PeerId link = *node->transport().open_link();
@@ -51,15 +56,21 @@ int child_main(bool shared_memory) {
   if (!node->transport().connect(link, read_line(STDIN_FILENO)).ok()) return 3;
   node->release_at_once = false;
   uint64_t cookie = 0;
+  bool flooding = false;
+  const std::string large(kMaxFrameBytes, 'y');
   drive(
       {node.get()},
       [&] {
         for (auto& message : node->received) {
+          flooding |= message.bytes == "flood";
+          if (flooding) break;
           if (message.receipt == 0 || message.bytes.size() > 1000) continue;
           EXPECT_TRUE(node->send(link, "echo " + message.bytes, cookie++).ok());
           node->transport().release(message.receipt);
           message.receipt = 0;
         }
+        while (flooding && cookie < node->sent.size() + kFloodDepth)
+          EXPECT_TRUE(node->send(link, large, cookie++).ok());
         return !node->lost.empty();
       },
       absl::Seconds(60));
@@ -168,6 +179,30 @@ TEST_P(UcxProcesses, AKilledPeerIsSeenInMidFrameAndOthersGoOn) {
     // The survivor's link has never been touched.
     EXPECT_EQ(node->lost.count(to_survivor), 0u);
   }
+}
+
+// A sender that dies while it writes into memory that others send through too leaves a hole there.
+// Nobody but its own link may be stopped by it.
+TEST_P(UcxProcesses, AKillInsideASendHurtsNobodyElse) {
+  std::mt19937_64 random(test_seed());
+  auto node = make_node(GetParam());
+  Child survivor(GetParam());
+  const PeerId to_survivor = survivor.join(*node);
+  ASSERT_TRUE(echoes(*node, to_survivor, 1));
+  for (int round = 0; round < scaled(60, 12); ++round) {
+    Child victim(GetParam());
+    const PeerId to_victim = victim.join(*node);
+    node->received.clear();
+    ASSERT_TRUE(node->send(to_victim, "flood", 100 + 2 * round).ok());
+    const size_t enough = 2 + random() % 12;
+    ASSERT_TRUE(drive({node.get()}, [&] { return node->received.size() >= enough; }));
+    victim.end(SIGKILL);
+    node->transport().close_peer(to_victim);
+    drive_for({node.get()}, absl::Milliseconds(1));
+    node->received.clear();
+    ASSERT_TRUE(echoes(*node, to_survivor, 101 + 2 * round)) << "after kill number " << round;
+  }
+  EXPECT_EQ(node->lost.count(to_survivor), 0u);
 }
 
 TEST(Ucx, TakesSharedMemoryOnlyBetweenEqualNamespaces) {

@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "kernels/core/status.h"
 #include "tests/runtime/engine/engine_bed.h"
+#include "tests/support/scripted_drafter.h"
 #include "tests/support/test_env.h"
 
 namespace brigade::tests {
@@ -44,7 +45,32 @@ std::vector<runtime::GenerateRequest> make_probes(int vocab, int longest) {
   return probes;
 }
 
+class KnownDrafts final : public runtime::DraftSource {
+ public:
+  KnownDrafts(KnownTexts texts, int vocab) : texts_(std::move(texts)), vocab_(vocab) {}
+  std::unique_ptr<runtime::Drafter> open(const runtime::GenerateRequest& request, int sample_index,
+                                         std::span<const int32_t> eos_tokens,
+                                         std::span<const int32_t> text) override {
+    const auto known = texts_.find({request.prompt, request.sampling.seed, sample_index});
+    if (known == texts_.end()) return lookup_.open(request, sample_index, eos_tokens, text);
+    std::vector<int32_t> truth = request.prompt;
+    truth.insert(truth.end(), known->second.begin(), known->second.end());
+    return std::make_unique<ScriptedDrafter>(DraftScript::kSometimes, std::move(truth), vocab_, 0.8,
+                                             ++opened_);
+  }
+
+ private:
+  const KnownTexts texts_;
+  const int vocab_;
+  uint64_t opened_ = 0;
+  runtime::PromptLookupSource lookup_;
+};
+
 }  // namespace
+
+std::unique_ptr<runtime::DraftSource> drafts_of(KnownTexts texts, int vocab) {
+  return std::make_unique<KnownDrafts>(std::move(texts), vocab);
+}
 
 int count_differences(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b) {
   int differences = 0;
@@ -138,6 +164,7 @@ absl::StatusOr<std::unique_ptr<runtime::Engine>> IdentitySubject::start(
     engine_parts.models.push_back(std::move(step_model));
   }
   engine_parts.kv = model->kv->geometry();
+  if (parts.drafts) engine_parts.drafts = parts.drafts();
   runtime::EngineConfig config;
   config.max_running_sequences = 48;
   config.prefill_chunk = circumstances.prefill_chunk;
@@ -184,7 +211,13 @@ absl::StatusOr<ProbeOutcome> IdentitySubject::run(const Circumstances& circumsta
     const int probe = order[i];
     const Answer answer =
         read_answer(*streams[i], probe < 0 ? 1 : probes_[static_cast<size_t>(probe)].num_sequences);
-    if (probe >= 0) outcome.fingerprints[static_cast<size_t>(probe)] = answer.fingerprint();
+    if (probe < 0) return answer.status;
+    outcome.fingerprints[static_cast<size_t>(probe)] = answer.fingerprint();
+    const runtime::GenerateRequest& asked = probes_[static_cast<size_t>(probe)];
+    for (size_t sample = 0; sample < answer.samples.size(); ++sample) {
+      outcome.texts[{asked.prompt, asked.sampling.seed, static_cast<int>(sample)}] =
+          answer.samples[sample].tokens;
+    }
     return answer.status;
   };
   for (size_t i = 0; i < order.size(); ++i) {

@@ -4,17 +4,27 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/core/device.h"
 #include "runtime/engine/engine.h"
 #include "runtime/model/load_model.h"
+#include "runtime/speculative/draft_source.h"
 
 namespace brigade::tests {
+
+// Tokens of answers by what was asked (prompt, seed, sample).
+using KnownTexts = std::map<std::tuple<std::vector<int32_t>, uint64_t, int>, std::vector<int32_t>>;
+
+// Drafters that know an answer and are right about each of its tokens with probability 0.8; for
+// what they do not know they look into the prompt.
+std::unique_ptr<runtime::DraftSource> drafts_of(KnownTexts texts, int vocab);
 
 // Everything that must not show in an answer.
 struct Circumstances {
@@ -31,7 +41,7 @@ struct Circumstances {
   int warm_probes = 0;    // probes asked beforehand, so that their prefixes are found again
   int neighbours = 0;     // other requests beside the probes
   bool together = false;  // probes run at the same time; else one after the other
-  int draft_depth = 0;    // prompt lookup; 0: no speculation, 9: as depth control likes
+  int draft_depth = 0;    // 0: no speculation, 9: as depth control likes
   kernels::DType wire_dtype = kernels::DType::kF32;  // this one may show
   uint64_t seed = 0;                                 // of order and neighbours
   std::string describe() const;
@@ -42,12 +52,14 @@ struct ReplacedParts {
   runtime::ExchangeFactory exchange;
   bool load_experts = true;
   std::function<std::unique_ptr<runtime::StepModel>(std::unique_ptr<runtime::StepModel>)> wrap;
+  std::function<std::unique_ptr<runtime::DraftSource>()> drafts;
   std::function<void()> once_ready;      // before the first request
   std::function<void()> before_the_end;  // all is answered, the model still lives
 };
 
 struct ProbeOutcome {
   std::vector<uint64_t> fingerprints;  // one a probe: tokens and top-5 log-probability bits
+  KnownTexts texts;                    // of the probes
   runtime::GeneratorStatus status;     // at the end
 };
 
@@ -58,6 +70,7 @@ class IdentitySubject {
   static absl::StatusOr<IdentitySubject> open(const std::string& folder, int longest_prompt = 70);
 
   const std::string& name() const { return name_; }
+  int vocab() const { return vocab_; }
   const std::string& folder() const { return folder_; }
   // The fixed circumstances that all others are compared with: everything alone and at once.
   Circumstances plain() const;

@@ -169,6 +169,8 @@ TEST_F(ExpertWorkerProcessTest, ASecondSignalOrNoCoordinatorOrTheGraceEndsItToo)
 TEST_F(ExpertWorkerProcessTest, EndsWithoutACoordinatorAsToldOrAfterTheTimeout) {
   EXPECT_EQ(start("127.0.0.1:1", {"--rejoin-timeout", "0.5"})->wait(), 1);
   EXPECT_THAT(log(), HasSubstr("no coordinator at 127.0.0.1:1 for 500ms"));
+  // Whoever started it is gone, and with it the other end of its stdin.
+  EXPECT_EQ(start("127.0.0.1:1", {"--exit-on-stdin-eof"})->wait(), 0) << log();
 
   auto coordinator = std::make_unique<ScriptedCoordinator>();
   auto worker = start(coordinator->address(), {"--on-lost-coordinator", "exit"});

@@ -56,7 +56,7 @@ struct ControlServer::Listener : std::enable_shared_from_this<ControlServer::Lis
         });
   }
 
-  void converse(std::shared_ptr<Connection> connection) {
+  void converse(const std::shared_ptr<Connection>& connection) {
     connection->patience.expires_after(kPatience);
     connection->patience.async_wait([connection](const error_code& error) {
       error_code ignored;
@@ -73,7 +73,7 @@ struct ControlServer::Listener : std::enable_shared_from_this<ControlServer::Lis
         });
   }
 
-  void handle(const std::string& line, std::shared_ptr<Connection> connection) {
+  void handle(const std::string& line, const std::shared_ptr<Connection>& connection) {
     const auto request = parse_request(line);
     if (!request.ok()) return answer(request.status(), connection);
     if (request->verb == "ps") {
@@ -93,7 +93,7 @@ struct ControlServer::Listener : std::enable_shared_from_this<ControlServer::Lis
     answer(status, connection);
   }
 
-  void answer(const absl::Status& status, std::shared_ptr<Connection> connection) {
+  void answer(const absl::Status& status, const std::shared_ptr<Connection>& connection) {
     ControlAnswer answer = {.status = status};
     if (supervisor != nullptr) {
       if (supervisor->plan().api.port != 0) answer.api = supervisor->plan().api.text();

@@ -51,9 +51,9 @@ class ManagedProcessTest : public testing::Test {
     return *process_;
   }
 
-  // Runs the loop until it holds; false after 5 s.
+  // Runs the loop until it holds; false after 30 s.
   bool until(const std::function<bool()>& holds) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(5);
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
     while (!holds() && absl::Now() < deadline) {
       io_.restart();
       io_.run_one_for(std::chrono::milliseconds(50));

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr absl::Duration kLimit = absl::Seconds(10);
+constexpr absl::Duration kLimit = absl::Seconds(30);
 
 }  // namespace
 
@@ -132,7 +132,7 @@ int StubCluster::event(const std::string& begin) const {
 }
 
 bool StubCluster::wait_for_event(const std::string& begin) const {
-  const absl::Time deadline = absl::Now() + absl::Seconds(5);
+  const absl::Time deadline = absl::Now() + kLimit;
   while (event(begin) < 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
   return event(begin) >= 0;
 }
@@ -149,7 +149,7 @@ std::vector<pid_t> StubCluster::started() const {
 }
 
 bool StubCluster::all_gone() const {
-  const absl::Time deadline = absl::Now() + absl::Seconds(5);
+  const absl::Time deadline = absl::Now() + kLimit;
   while (true) {
     bool gone = true;
     for (const pid_t pid : started()) gone &= !launcher::identify(pid).has_value();

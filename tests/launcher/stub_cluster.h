@@ -43,17 +43,17 @@ class StubCluster {
 
   nlohmann::json ps() const;
   nlohmann::json process(const std::string& name) const;
-  // Asks ps until `wanted` holds for the process; false after 10 s.
+  // Asks ps until `wanted` holds for the process; false after 30 s.
   bool wait_for(const std::string& name,
                 const std::function<bool(const nlohmann::json&)>& wanted) const;
 
   std::vector<std::string> events() const;
   // Index of the first event that begins so; -1: none.
   int event(const std::string& begin) const;
-  bool wait_for_event(const std::string& begin) const;  // up to 5 s
+  bool wait_for_event(const std::string& begin) const;  // up to 30 s
   // Pids of all processes that ever started.
   std::vector<pid_t> started() const;
-  // True once none of them runs; waits up to 5 s.
+  // True once none of them runs; waits up to 30 s.
   bool all_gone() const;
 
  private:

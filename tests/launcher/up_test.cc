@@ -212,7 +212,7 @@ TEST(Up, SecondSignalEndsAtOnce) {
   ASSERT_NE(cluster.line_with(*up, "ending in order"), "");
   ASSERT_TRUE(cluster.wait_for_event("coordinator term"));
   up->signal(SIGINT);
-  EXPECT_EQ(up->wait(absl::Seconds(3)), 0);
+  EXPECT_EQ(up->wait(absl::Seconds(20)), 0) << "the grace time is 35 s";
   EXPECT_EQ(cluster.event("w-0 term"), -1) << "the coordinator had not ended";
   EXPECT_TRUE(cluster.all_gone());
 }
@@ -277,7 +277,7 @@ TEST(Up, LogsArePrefixedStreamedAndKept) {
   const auto follower = cluster.brigade({"logs", cluster.file(), "w-0", "-f", "-n", "0"});
   cluster.tell("w-0", "say hello again");
   EXPECT_EQ(cluster.run({"restart", cluster.file(), "w-0"}), 0);
-  EXPECT_EQ(follower->read_line(absl::Seconds(5)), "w-0        | hello again");
+  EXPECT_EQ(follower->read_line(), "w-0        | hello again");
   EXPECT_EQ(cluster.run({"down", cluster.file()}), 0);
   EXPECT_EQ(follower->wait(), 0) << "follows until it is down";
   EXPECT_EQ(cluster.run({"logs", cluster.file(), "w-0"}, &text), 0);

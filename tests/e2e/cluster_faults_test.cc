@@ -67,6 +67,12 @@ int64_t wait_for_all_streams(const StreamLoad& load, int64_t fault_ns, absl::Dur
   return -1;
 }
 
+std::string about(ProcessCluster& cluster) {
+  const auto status = cluster.status();
+  return status.ok() ? status->cluster().DebugString() + status->load().DebugString()
+                     : std::string(status.status().message());
+}
+
 void ClusterFaultsTest::one_round(ProcessCluster& cluster, StreamLoad& load, std::mt19937_64& random,
                                   bool stop_it, bool go_on) {
   const auto before = cluster.status();
@@ -80,7 +86,8 @@ void ClusterFaultsTest::one_round(ProcessCluster& cluster, StreamLoad& load, std
     cluster.worker(victim)->signal(SIGKILL);
   }
   const int64_t held_up = wait_for_all_streams(load, fault_ns, absl::Seconds(30));
-  ASSERT_GE(held_up, 0) << "a stream got no token within 30 s\n" << cluster.coordinator_log();
+  ASSERT_GE(held_up, 0) << "a stream got no token within 30 s\n"
+                        << cluster.coordinator_log() << about(cluster);
   tally_.held_up_us.push_back(held_up);
   // Lost, and noticed as such.
   absl::StatusOr<v1::GetStatusResponse> after;

@@ -5,6 +5,9 @@
   tests/bench/cluster_bench.py overlap MODEL   two microbatches against one, one thread a process
   tests/bench/cluster_bench.py idle MODEL      CPU of a coordinator and two workers without work
 
+With --delay the worker of `overlap` is on another host: a network namespace behind an emulated link
+that takes so many milliseconds each way (needs root).
+
 Both settings run at the same time, and only one of them works at a time. Standard library only.
 """
 
@@ -16,45 +19,76 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
 
 READY_SECONDS = 300
 
 
+class Hosts:
+    """Where processes run: on this host, or in two namespaces with a slow link between them."""
+
+    def __init__(self, args):
+        self.address = "127.0.0.1"
+        self.emulator = None
+        if args.delay <= 0:
+            return
+        self.names = [f"brigade-{os.getpid()}-{name}" for name in ("c", "w")]
+        self.address = "10.77.1.1"
+        self.emulator = subprocess.Popen([str(Path(args.bin).resolve() / "link_emulator"), "1"] + self.names,
+                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if self.emulator.stdout.readline() != "ready\n":
+            raise SystemExit("--delay needs root, /dev/net/tun and the ip program")
+        self.emulator.stdin.write(f"0 delay {args.delay}\n")
+        self.emulator.stdin.flush()
+        self.emulator.stdout.readline()
+
+    def prefix(self, host):
+        """Words before a command on the coordinator's (0) or the workers' (1) host."""
+        return ["ip", "netns", "exec", self.names[host]] if self.emulator else []
+
+    def flags(self):
+        return ["--insecure", "--trusted-network"] if self.emulator else []
+
+    def close(self):
+        if self.emulator:
+            self.emulator.stdin.close()
+            self.emulator.wait(30)
+
+
 class Cluster:
     """A coordinator and its workers; ends them when it is closed, and they end with this process."""
 
-    def __init__(self, args, folder, name, workers, threads, microbatches):
+    def __init__(self, args, folder, name, workers, threads, microbatches, hosts=None):
+        self.hosts = hosts or Hosts(argparse.Namespace(delay=0))
         self.bin = Path(args.bin).resolve()
         self.folder = folder
         self.name = name
         self.processes = []
         self.log = open(folder / f"{name}.log", "w")
         command = [
-            "brigade-coordinator", "--model", args.model, "--threads", threads, "--listen", "127.0.0.1:0",
+            "brigade-coordinator", "--model", args.model, "--threads", threads, "--listen", f"{self.hosts.address}:0",
             "--port-file", folder / f"{name}.port", "--metrics-listen", "127.0.0.1:0", "--metrics-port-file",
             folder / f"{name}.metrics", "--kv-memory", "512M", "--max-sequences", "32", "--token-budget", "512",
             "--prefill-chunk", "512", "--exit-on-stdin-eof"
         ]
         if workers:
             command += [
-                "--workers", workers, "--control-listen", "127.0.0.1:0", "--control-port-file",
+                "--workers", workers, "--control-listen", f"{self.hosts.address}:0", "--control-port-file",
                 folder / f"{name}.control", "--microbatches", microbatches
-            ]
-        self.start(command)
+            ] + self.hosts.flags()
+        self.start(command, 0)
         if workers:
             control = self.read("control")
             for rank in range(workers):
                 self.start([
-                    "brigade-expert-worker", "--join", f"127.0.0.1:{control}", "--model", args.model, "--threads",
+                    "brigade-expert-worker", "--join", f"{self.hosts.address}:{control}", "--model", args.model, "--threads",
                     "1", "--name", f"{name}{rank}", "--exit-on-stdin-eof"
-                ])
-        self.server = f"127.0.0.1:{self.read('port')}"
+                ] + self.hosts.flags(), 1)
+        self.server = f"{self.hosts.address}:{self.read('port')}"
         self.brigade("status", "--wait-ready", READY_SECONDS)
 
-    def start(self, command):
-        command = [str(self.bin / command[0])] + [str(word) for word in command[1:]]
+    def start(self, command, host):
+        command = self.hosts.prefix(host) + [str(self.bin / command[0])] + [str(word) for word in command[1:]]
         self.processes.append(
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self.log, stderr=self.log))
 
@@ -70,7 +104,7 @@ class Cluster:
         raise SystemExit(f"{self.name} did not start:\n" + (self.folder / f"{self.name}.log").read_text()[-2000:])
 
     def brigade(self, verb, *flags):
-        command = [self.bin / "brigade", verb, "--server", self.server] + [str(flag) for flag in flags]
+        command = self.hosts.prefix(0) + [self.bin / "brigade", verb, "--server", self.server] + [str(flag) for flag in flags]
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(map(str, command))}: {done.stderr}{done.stdout}")
@@ -87,7 +121,9 @@ class Cluster:
 
     def metric(self, name):
         url = f"http://127.0.0.1:{self.read('metrics')}/metrics"
-        for line in urllib.request.urlopen(url, timeout=10).read().decode().splitlines():
+        program = "import sys, urllib.request as u; sys.stdout.write(u.urlopen(sys.argv[1]).read().decode())"
+        command = self.hosts.prefix(0) + [sys.executable, "-c", program, url]
+        for line in subprocess.run(command, capture_output=True, text=True, timeout=20).stdout.splitlines():
             if line.startswith(name + " "):
                 return float(line.split()[1])
         raise SystemExit(f"no metric {name}")
@@ -141,7 +177,7 @@ def compare(args, pair, measures):
 
 
 def run_workers(args, folder):
-    pair = (Cluster(args, folder, "two-workers", 2, 1, 2), Cluster(args, folder, "no-worker", 0, 2, 1))
+    pair = (Cluster(args, folder, "two-workers", 2, 1, args.microbatches), Cluster(args, folder, "no-worker", 0, 2, 1))
     print("| tokens/s | | | ratio |\n|---|---|---|---|")
     compare(args, pair, [("decode, 1 stream", lambda c: decode(c, 1, args.tokens)),
                          ("decode, 16 streams", lambda c: decode(c, 16, args.tokens)),
@@ -150,7 +186,8 @@ def run_workers(args, folder):
 
 
 def run_overlap(args, folder):
-    pair = (Cluster(args, folder, "overlap", 1, 1, 2), Cluster(args, folder, "one-microbatch", 1, 1, 1))
+    hosts = Hosts(args)
+    pair = (Cluster(args, folder, "overlap", 1, 1, 2, hosts), Cluster(args, folder, "one-microbatch", 1, 1, 1, hosts))
     print("| tokens/s | | | ratio |\n|---|---|---|---|")
     shares = {}
 
@@ -170,11 +207,11 @@ def run_overlap(args, folder):
                          with_share("prefill of 16 x 128", prefill_many)])
     for (name, cluster), values in shares.items():
         print(f"covered share of exchange time, {name}, {cluster}: {statistics.median(values[1:] or values):.2f}")
-    return pair
+    return pair + (hosts,)
 
 
 def run_idle(args, folder):
-    cluster = Cluster(args, folder, "idle", 2, 1, 2)
+    cluster = Cluster(args, folder, "idle", 2, 1, args.microbatches)
     decode(cluster, 4, 16)
     time.sleep(3)
     before, start = cluster.cpu_seconds(), time.monotonic()
@@ -191,8 +228,10 @@ def main():
     parser.add_argument("mode", choices=("workers", "overlap", "idle"))
     parser.add_argument("model", help="folder, e.g. of tools/make_random_model.py")
     parser.add_argument("--bin", default="build/release/bin")
+    parser.add_argument("--microbatches", type=int, default=2, help="of workers and idle")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=32, help="to decode, per stream and round")
+    parser.add_argument("--delay", type=float, default=0, help="of overlap's link, milliseconds each way")
     parser.add_argument("--seconds", type=float, default=20, help="to watch an idle cluster")
     args = parser.parse_args()
     args.model = str(Path(args.model).resolve())

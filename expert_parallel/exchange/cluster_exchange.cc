@@ -59,8 +59,7 @@ ClusterExchange::ClusterExchange(WorkerLinks& links, const ExpertShard* shard,
       sent_(rank_of_term_.size()),
       sent_by_(rank_of_term_.size()) {
   parked_.reserve(config.max_rows);
-  counters_.replayed_rows_by_layer =
-      std::vector<std::atomic<uint64_t>>(config.geometry.moe_layers);
+  counters_.replayed_rows_by_layer = std::vector<std::atomic<uint64_t>>(config.geometry.moe_layers);
 }
 
 ClusterExchange::~ClusterExchange() {

@@ -18,8 +18,8 @@ namespace brigade::expert_parallel {
 
 inline constexpr size_t kMaxFrameBytes = 512 * 1024;
 inline constexpr size_t kFrameHeaderBytes = 128;
-// Answers leave in pieces of so many bytes of rows, so that one is checked and copied while the next
-// is on its way.
+// Answers leave in pieces of so many bytes of rows, so that one is checked and copied while the
+// next is on its way.
 inline constexpr size_t kAnswerFrameRowBytes = 128 * 1024;
 inline constexpr uint16_t kFrameVersion = 1;
 inline constexpr size_t kFrameAlignment = 64;  // of the buffer, and of the rows inside it

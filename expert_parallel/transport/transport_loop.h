@@ -38,7 +38,8 @@ class TransportLoop {
   ~TransportLoop();
 
   void start();
-  // Ends the thread; the transport is then the caller's again. Not while the guest is inside.
+  // Ends the thread; the transport is then the caller's again. A guest inside sleeps on, on its
+  // waker alone.
   void stop();
   void wake() { woken_.signal(); }
   // Runs a task on the progress thread and waits for its end; on the caller's thread while the loop

@@ -1,6 +1,7 @@
 // How much of the time that microbatches spend at the experts the step thread spends computing for
-// others. A trip lasts from the advance() that began it to the one that took its answers, so answers
-// that wait for a busy step thread count as time under way. Step thread; two clock readings a turn.
+// others. A trip lasts from the advance() that began it to the one that took its answers, so
+// answers that wait for a busy step thread count as time under way. Step thread; two clock readings
+// a turn.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@ class ExchangeOverlap {
  public:
   explicit ExchangeOverlap(size_t microbatches) : trips_(microbatches) {}
 
-  // Microbatch `index` was driven from `start` to `end`; it is now on its exchange number `trip`, or
-  // on none (0).
+  // Microbatch `index` was driven from `start` to `end`; it is now on its exchange number `trip`,
+  // or on none (0).
   void drove(size_t index, absl::Time start, absl::Time end, uint64_t trip) {
     if (trip != 0 && trip == trips_[index].number) return;  // looked for answers, found none
     if (trips_[index].number != 0) under_way_ += start - trips_[index].since;

@@ -290,7 +290,8 @@ int main_of(int argc, char** argv) {
                  : name == "--rows"   ? &settings.rows
                                       : nullptr;
     if (value == nullptr || !absl::SimpleAtoi(argv[i + 1], value) || *value < 0) {
-      std::fprintf(stderr, "exchange_bench [--rounds N] [--trips N] [--hidden N] [--pin 0|1] [--rows N]\n");
+      std::fprintf(stderr,
+                   "exchange_bench [--rounds N] [--trips N] [--hidden N] [--pin 0|1] [--rows N]\n");
       return 2;
     }
   }

@@ -118,15 +118,20 @@ TEST_P(TransportLoopTest, AGuestTakesTurnsWhileItIsThere) {
   loop_a.guest_turn();
   ASSERT_TRUE(loop_a.guest_sleep(echo_a.done, soon()));
 
-  for (int trip = 0; trip < 5; ++trip) {  // all of them in the guest's sleep
+  int by_guest = 0, by_loop = 0;
+  for (int trip = 0; trip < 5; ++trip) {
     echo_a.on_guest = echo_a.on_loop = 0;
     loop_a.guest_sleep(echo_a.done, absl::Now());
     echo_a.kick = true;
     loop_a.guest_turn();
     ASSERT_TRUE(loop_a.guest_sleep(echo_a.done, soon()));
-    EXPECT_EQ(echo_a.on_guest, 19);
-    EXPECT_EQ(echo_a.on_loop, 0);
+    EXPECT_EQ(echo_a.on_guest + echo_a.on_loop, 19);
+    by_guest += echo_a.on_guest;
+    by_loop += echo_a.on_loop;
   }
+  // The loop's thread looks after the guest every few milliseconds, and takes in what it finds
+  // then.
+  EXPECT_GT(by_guest, by_loop);
   // Away: it waits elsewhere, and nobody but the loop's thread can bring it the answer.
   echo_a.on_guest = echo_a.on_loop = 0;
   echo_a.kick = true;

@@ -59,7 +59,7 @@ class ClusterOverLinks : public ::testing::Test {
     file << "name: over-links\nmodel:\n  path: " << model() << "\nhosts:\n"
          << host("c", "10.77.1.1") << host("w0", "10.77.1.2") << host("w1", "10.77.2.2")
          << "coordinator:\n  threads: 1\n  kv_memory_bytes: 32M\nworkers:\n"
-         << worker("w0") << worker("w1") << "timeouts:\n  heartbeat: 100ms\n  lost_after: 800ms\n"
+         << worker("w0") << worker("w1") << "timeouts:\n  heartbeat: 50ms\n  lost_after: 400ms\n"
          << "security:\n  insecure: true\n  data_plane: trusted_network\n"
          << "launch:\n  remote_shell: ip netns exec {host}\n  state_folder: " << folder_
          << "/state\n";
@@ -121,10 +121,16 @@ class ClusterOverLinks : public ::testing::Test {
 
 TEST_F(ClusterOverLinks, SaysTheSameWordsThroughBadWeatherAndAPartition) {
   const int few = 16, many = scaled(200, 60);
+  const absl::Time start = absl::Now();
+  const auto note = [&](const char* what) {
+    std::cout << absl::FormatDuration(absl::Now() - start) << " " << what << "\n";
+  };
   const std::string expected = words_of_one_process(many);
+  note("one process has answered");
   ASSERT_FALSE(expected.empty());
   output_of(at_coordinator({"status", "--wait-ready", "60"}));
   ASSERT_TRUE(wait_for_workers(2));
+  note("the cluster is up");
   for (const char* fault : {"delay 1", "jitter 0.5", "loss 0.02", "reorder 0.05"})
     bed_->set(kBadLink, fault);
   const std::string first = output_of(at_coordinator(generate(few)));
@@ -134,6 +140,8 @@ TEST_F(ClusterOverLinks, SaysTheSameWordsThroughBadWeatherAndAPartition) {
       << expected;
   EXPECT_GT(bed_->count(kBadLink, "there", "lost") + bed_->count(kBadLink, "back", "lost"), 0u);
   EXPECT_GT(bed_->count(kBadLink, "there", "passed"), 16u) << "rows went over the bad link";
+
+  note("answered in bad weather");
 
   // Cut in the middle of an answer: the worker is lost, its rows are computed elsewhere.
   ChildProcess answer(at_coordinator(generate(many)));
@@ -146,9 +154,11 @@ TEST_F(ClusterOverLinks, SaysTheSameWordsThroughBadWeatherAndAPartition) {
   EXPECT_EQ(answer.wait(), 0);
   EXPECT_TRUE(wait_for_workers(1));
   EXPECT_GT(bed_->count(kBadLink, "there", "cut") + bed_->count(kBadLink, "back", "cut"), 0u);
+  note("answered through the cut");
   // It heals: the worker is back, and the words are the same.
   bed_->set(kBadLink, "heal");
   EXPECT_TRUE(wait_for_workers(2));
+  note("healed");
   EXPECT_EQ(output_of(at_coordinator(generate(many))), expected);
 }
 

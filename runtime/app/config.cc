@@ -12,6 +12,7 @@
 #include "cluster_file/read_cluster_file.h"
 #include "kernels/core/status.h"
 #include "runtime/app/cluster_file_settings.h"
+#include "runtime/app/speculation_flags.h"
 
 namespace brigade::runtime {
 namespace {
@@ -169,6 +170,7 @@ int parse_into(int argc, char** argv, CoordinatorConfig* config) {
   add_scheduling_flags(app, config, &seconds);
   add_door_flags(app, config, &seconds);
   add_cluster_flags(app, &config->cluster);
+  add_speculation_flags(app, &config->speculation, &config->engine.max_draft_depth);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -235,6 +237,7 @@ absl::Status check(CoordinatorConfig* config) {
   config->engine.max_rows = config->token_budget;
   config->door.worker_token_file = config->cluster.worker_token_file;
   RETURN_IF_ERROR(check(&config->cluster));
+  RETURN_IF_ERROR(apply_speculation(config->speculation, config->cluster.drafts, &config->engine));
   return validate(config->engine);
 }
 
@@ -260,6 +263,7 @@ std::string describe(const CoordinatorConfig& config) {
   line("stream-capacity", engine.stream_capacity);
   line("reader-timeout", absl::FormatDuration(engine.reader_timeout));
   line("prefix-cache", config.prefix_cache ? "on" : "off");
+  line("speculation", describe_speculation(engine));
   line("listen", config.door.listen);
   line("tls", config.door.tls_cert.empty() ? "off" : "on");
   line("token", config.door.token_file.empty() ? "none" : "required");

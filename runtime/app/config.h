@@ -26,6 +26,7 @@ struct CoordinatorConfig {
   int token_budget = 256;        // rows of one step
   int default_max_tokens = 256;
   bool prefix_cache = true;
+  std::string speculation;  // "off", "auto" or a number; empty: see apply_speculation()
   EngineConfig engine;
   DoorOptions door;
   std::string metrics_listen = "127.0.0.1:0";  // empty: none

@@ -15,6 +15,7 @@
 #include "runtime/app/dtype_flag.h"
 #include "runtime/engine/engine.h"
 #include "runtime/model/load_model.h"
+#include "runtime/speculative/draft_worker_source.h"
 #include "runtime/tokenizer/tokenizer.h"
 #include "spdlog/spdlog.h"
 
@@ -91,6 +92,18 @@ void wait_for_experts(const ClusterService& cluster, LoadingDisplay& display) {
     display.update(reason, 0, 0);
     absl::SleepFor(kClusterTick);
   }
+}
+
+RemoteDraftsOptions drafts_options(const CoordinatorConfig& config, const ModelSpec& spec,
+                                   int max_context) {
+  RemoteDraftsOptions options;
+  // The next pass's drafts may be there before this one's verdict.
+  options.window = config.engine.max_draft_depth;
+  options.first_depth = config.engine.max_draft_depth;
+  options.limits = {.vocab = spec.vocab,
+                    .max_positions = max_context,
+                    .max_run_ahead = 2 * config.engine.max_draft_depth + 1};
+  return options;
 }
 
 }  // namespace
@@ -182,6 +195,10 @@ absl::Status ModelHost::load(const CoordinatorConfig& config, LoadingDisplay& di
     engine_parts.sleep = [&cluster = *parts.cluster](kernels::Waker& waker, absl::Time until) {
       cluster.sleep_until(waker, until);
     };
+  }
+  if (parts.drafts != nullptr) {
+    engine_parts.drafts = std::make_unique<DraftWorkerSource>(
+        parts.drafts->links(), drafts_options(config, *parts.model.spec, parts.max_context));
   }
   ASSIGN_OR_RETURN(parts.engine, Engine::create(config.engine, std::move(engine_parts)));
   display.update("warming up", 0, 0);

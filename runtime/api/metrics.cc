@@ -148,6 +148,9 @@ class GeneratorCollector final : public prometheus::Collectable {
     counter("brigade_nonfinite_rows_total", "Rows of logits with NaN or Inf", s.nonfinite_rows);
     gauge("brigade_parked_sequences", "Sequences that wait for an expert nobody holds",
           s.parked_sequences);
+    counter("brigade_verify_passes_total", "Steps of a sequence with drafts", s.verify_passes);
+    counter("brigade_drafted_tokens_total", "Drafts that steps verified", s.drafted_tokens);
+    counter("brigade_accepted_drafts_total", "Drafts that were committed", s.accepted_drafts);
     counter("brigade_parkings_total", "Times a sequence left a step for want of an expert",
             s.parkings);
     counter("brigade_expert_rows_total", "Rows routed to experts: tokens times k, per layer summed",

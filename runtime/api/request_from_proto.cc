@@ -230,6 +230,39 @@ absl::Status take_names(const v1::GenerateRequest& message, const ServedModel& m
   return absl::OkStatus();
 }
 
+absl::Status take_speculation(const v1::Speculation& message, const ServedModel& model,
+                              SpeculationParams* speculation) {
+  switch (message.mode()) {
+    case v1::Speculation::MODE_UNSPECIFIED:
+      *speculation = model.default_speculation;
+      return absl::OkStatus();
+    case v1::Speculation::MODE_OFF:
+      speculation->mode = SpeculationMode::kOff;
+      return absl::OkStatus();
+    case v1::Speculation::MODE_AUTO:
+      speculation->mode = SpeculationMode::kAuto;
+      return absl::OkStatus();
+    case v1::Speculation::MODE_FIXED:
+      speculation->mode = SpeculationMode::kFixed;
+      if (message.depth() < 1 || message.depth() > model.limits.max_draft_depth) {
+        return out_of_range("speculation.depth", absl::StrCat(message.depth()),
+                            absl::StrCat("from 1 to ", model.limits.max_draft_depth));
+      }
+      speculation->depth = static_cast<int>(message.depth());
+      return absl::OkStatus();
+    default:
+      return out_of_range("speculation.mode", absl::StrCat(static_cast<int>(message.mode())),
+                          "one of Speculation.Mode");
+  }
+}
+
+// Rejection keeps the law of an answer, not its draws.
+bool reproducible(const GenerateRequest& request) {
+  const bool drafts = request.speculation.mode == SpeculationMode::kAuto ||
+                      request.speculation.mode == SpeculationMode::kFixed;
+  return !drafts || request.sampling.temperature == 0 || request.sampling.seed_from_client;
+}
+
 }  // namespace
 
 absl::StatusOr<GenerateRequest> request_from_proto(const v1::GenerateRequest& message,
@@ -240,6 +273,7 @@ absl::StatusOr<GenerateRequest> request_from_proto(const v1::GenerateRequest& me
   RETURN_IF_ERROR(take_names(message, model, &request));
   RETURN_IF_ERROR(take_sampling(message.sampling(), model, &request.sampling));
   RETURN_IF_ERROR(take_stop(message.stop(), model.limits, &request.stop));
+  RETURN_IF_ERROR(take_speculation(message.speculation(), model, &request.speculation));
   RETURN_IF_ERROR(take_tokens(message.generated_so_far(), model.limits.vocab_size,
                               "generated_so_far", model.limits.max_context,
                               &request.generated_so_far));
@@ -263,7 +297,7 @@ v1::EffectiveSettings effective_settings(const GenerateRequest& request) {
   settings.set_max_tokens(request.max_tokens);
   settings.set_min_tokens(request.min_tokens);
   settings.set_num_sequences(request.num_sequences);
-  settings.set_reproducible(true);
+  settings.set_reproducible(reproducible(request));
   return settings;
 }
 

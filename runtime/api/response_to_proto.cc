@@ -63,6 +63,9 @@ v1::Finished finished_to_proto(const TokenEvent& event, const v1::EffectiveSetti
   usage->set_cached_prompt_tokens(event.usage.cached_prompt_tokens);
   usage->set_completion_tokens(event.usage.completion_tokens);
   usage->set_preemptions(event.usage.preemptions);
+  usage->set_target_passes(event.usage.target_passes);
+  usage->set_drafted_tokens(event.usage.drafted_tokens);
+  usage->set_accepted_drafts(event.usage.accepted_drafts);
   v1::Timing* timing = finished.mutable_timing();
   timing->set_queued(absl::ToDoubleSeconds(event.queued));
   timing->set_first_token(absl::ToDoubleSeconds(event.first_token));

@@ -26,6 +26,7 @@ struct ServedModel {
   // When max_tokens is unset; the context's rest if smaller.
   int default_max_tokens = 256;
   bool prefix_cache = true;  // false: no request uses it
+  SpeculationParams default_speculation = {.mode = SpeculationMode::kOff, .depth = 0};
 
   // Text to token ids; empty when the model has no tokenizer. Thread-safe.
   std::function<absl::StatusOr<std::vector<int32_t>>(std::string_view text, bool add_special_tokens,

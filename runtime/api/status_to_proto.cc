@@ -48,6 +48,9 @@ void fill_load(const GeneratorStatus& status, v1::Load* load) {
   load->set_nonfinite_rows(status.nonfinite_rows);
   load->set_parked_sequences(status.parked_sequences);
   load->set_parkings(status.parkings);
+  load->set_verify_passes(status.verify_passes);
+  load->set_drafted_tokens(status.drafted_tokens);
+  load->set_accepted_drafts(status.accepted_drafts);
   load->set_max_sequences_in_step(status.max_sequences_in_step);
   load->set_mixed_steps(status.mixed_steps);
 }

@@ -73,6 +73,8 @@ std::shared_ptr<ServedModel> describe_model(const CoordinatorConfig& config, con
   served->default_top_k = spec.default_top_k;
   served->default_max_tokens = config.default_max_tokens;
   served->prefix_cache = config.prefix_cache;
+  served->default_speculation = config.engine.speculation;
+  served->limits.max_draft_depth = std::max(1, config.engine.max_draft_depth);
   if (tokenizer != nullptr) {
     served->encode = [tokenizer](std::string_view text, bool add_special_tokens,
                                  bool parse_control_tokens) {

@@ -21,6 +21,7 @@ struct Sequence : ScheduledSequence {
   Sequence(const GenerateRequest& asked, int sample, std::span<const int32_t> eos_tokens,
            const Tokenizer* tokenizer);
   SequenceOutput output;
+  int target_passes = 0, drafted_tokens = 0, accepted_drafts = 0;
   std::unique_ptr<SequenceSpeculation> speculation;  // null: off
 };
 

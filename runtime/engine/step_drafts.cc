@@ -57,8 +57,9 @@ void StepLoop::ask_for_drafts(const StepSlice& slice, int index) {
 // Takes verified tokens into one sequence.
 class StepLoop::Committing final : public Continuation {
  public:
-  Committing(StepLoop* loop, ActiveRequest* request, Sequence* sequence, absl::Time now)
-      : loop_(*loop), request_(request), sequence_(sequence), now_(now) {}
+  Committing(StepLoop* loop, ActiveRequest* request, Sequence* sequence,
+             std::span<const DraftedToken> drafts, absl::Time now)
+      : loop_(*loop), request_(request), sequence_(sequence), drafts_(drafts), now_(now) {}
 
   PolicyInput policy_input() const override {
     return {.params = &request_->asked.sampling,
@@ -70,7 +71,12 @@ class StepLoop::Committing final : public Continuation {
 
   bool commit(int32_t token, std::span<const float> row) override {
     // Verification only goes on after an accepted draft, whose KV this step has written.
-    if (committed_++ > 0) loop_.scheduler_.draft_accepted(sequence_);
+    if (committed_ > 0) loop_.scheduler_.draft_accepted(sequence_);
+    // Counted before the token's event, which may be the last.
+    if (committed_ < drafts_.size() && drafts_[committed_].token == token) {
+      ++sequence_->accepted_drafts;
+    }
+    ++committed_;
     std::optional<TokenLogprob> logprob;
     const int logprobs = request_->asked.sampling.logprobs;
     if (logprobs >= 0) logprob = log_probability(row, token, logprobs);
@@ -86,8 +92,9 @@ class StepLoop::Committing final : public Continuation {
   StepLoop& loop_;
   ActiveRequest* const request_;
   Sequence* const sequence_;
+  const std::span<const DraftedToken> drafts_;
   const absl::Time now_;
-  int committed_ = 0;
+  size_t committed_ = 0;
 };
 
 // False when the whole request has ended with an error.
@@ -95,7 +102,9 @@ bool StepLoop::commit_rows(ActiveRequest* request, Sequence* sequence, const Ver
                            absl::Time now, Verdict* verdict) {
   KeyedChance chance({.seed = request->asked.sampling.seed,
                       .sample_index = static_cast<uint32_t>(sequence->sample_index)});
-  Committing committing(this, request, sequence, now);
+  ++sequence->target_passes;
+  sequence->drafted_tokens += static_cast<int>(input.drafts.size());
+  Committing committing(this, request, sequence, input.drafts, now);
   *verdict = verify(input, &verify_scratch_, &chance, &committing);
   if (verdict->outcome != VerifyOutcome::kNoCandidate) return true;
   end_request(request, FinishReason::kError,

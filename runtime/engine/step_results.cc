@@ -116,6 +116,9 @@ void StepLoop::deliver(ActiveRequest* request, Sequence* sequence, TokenEvent ev
   if (ends) {
     event.usage.cached_prompt_tokens = std::min(sequence->cached_tokens, event.usage.prompt_tokens);
     event.usage.preemptions = sequence->preemptions;
+    event.usage.target_passes = sequence->target_passes;
+    event.usage.drafted_tokens = sequence->drafted_tokens;
+    event.usage.accepted_drafts = sequence->accepted_drafts;
     event.queued = std::min(request->started_at, now) - request->submitted;
     event.first_token = std::min(request->first_token_at, now) - request->submitted;
     event.total = now - request->submitted;

@@ -33,6 +33,8 @@ struct SequenceUsage {
   int cached_prompt_tokens = 0;  // found in the prefix cache
   int completion_tokens = 0;     // generated_so_far included
   int preemptions = 0;
+  int target_passes = 0;    // steps that gave tokens
+  int drafted_tokens = 0, accepted_drafts = 0;
 };
 
 // One committed token, or the end of one sequence, or both.

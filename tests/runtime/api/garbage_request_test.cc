@@ -118,6 +118,17 @@ const Case kCases[] = {
      "min_tokens"},
     {"min_tokens -1", [](auto& r) { r.set_min_tokens(-1); }, "min_tokens"},
     {"n 0", [](auto& r) { r.set_num_sequences(0); }, "num_sequences"},
+    {"draft mode", [](auto& r) { r.mutable_speculation()->set_mode(v1::Speculation::Mode(9)); },
+     "speculation.mode"},
+    {"no draft depth",
+     [](auto& r) { r.mutable_speculation()->set_mode(v1::Speculation::MODE_FIXED); },
+     "speculation.depth"},
+    {"draft depth wraps",
+     [](auto& r) {
+       r.mutable_speculation()->set_mode(v1::Speculation::MODE_FIXED);
+       r.mutable_speculation()->set_depth((1ll << 32) + 1);
+     },
+     "speculation.depth"},
     {"n 1000", [](auto& r) { r.set_num_sequences(1000); }, "num_sequences"},
     {"n wraps", [](auto& r) { r.set_num_sequences((1ll << 32) + 1); }, "num_sequences"},
     {"resume with two",

@@ -235,13 +235,17 @@ TEST(Speculation, RightDraftsSavePasses) {
   ASSERT_EQ(bed.bed().leak(), "");  // all is counted
   for (int depth = 1; depth <= 8; ++depth) {
     const auto before = bed.bed().engine().status();
-    expect_equal(bed.bed().generate(long_request('R', depth)), plain);
+    const Answer answer = bed.bed().generate(long_request('R', depth));
+    expect_equal(answer, plain);
     ASSERT_EQ(bed.bed().leak(), "");
     const auto after = bed.bed().engine().status();
     // The prompt's pass gives the first token; the last pass may be shorter.
     const int64_t passes = after.steps - before.steps - 1;
     EXPECT_EQ(passes, (59 + depth) / (depth + 1)) << "depth " << depth;
     EXPECT_EQ(after.accepted_drafts - before.accepted_drafts, 59 - passes) << "depth " << depth;
+    EXPECT_EQ(answer.samples[0].usage.target_passes, passes + 1);
+    EXPECT_EQ(answer.samples[0].usage.accepted_drafts, 59 - passes);
+    EXPECT_EQ(answer.samples[0].usage.drafted_tokens, after.drafted_tokens - before.drafted_tokens);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -216,7 +217,19 @@ bool TransportLoop::guest_sleep(kernels::Waker& waker, absl::Time deadline) {
       wake();
       break;
     }
-    if (!*armed) continue;
+    if (!*armed) {
+      // Perhaps for long: a peer that stopped while it wrote lets nobody sleep until its link is
+      // closed, which is a call from the control plane.
+      run_tasks();
+      if (absl::Now() >= deadline) {
+        guest_leaves();
+        return false;
+      }
+      turn.unlock();
+      std::this_thread::yield();
+      turn.lock();
+      continue;
+    }
     const bool pending = !waker.divert_to(guest_woken_.fd());
     if (!pending) {
       guest_asleep_ = true;

@@ -42,8 +42,8 @@ class TransportLoop {
   // waker alone.
   void stop();
   void wake() { woken_.signal(); }
-  // Runs a task on the progress thread and waits for its end; on the caller's thread while the loop
-  // does not run. For the control plane (links, experts), never per step. DEADLINE_EXCEEDED: it has
+  // Runs a task on the progress thread (or a restless guest) and waits for its end; on the caller's
+  // thread while the loop does not run. For the control plane (links, experts), never per step. DEADLINE_EXCEEDED: it has
   // not begun and never will. RESOURCE_EXHAUSTED: too many callers.
   absl::Status call(std::function<void()> task, absl::Time deadline);
 

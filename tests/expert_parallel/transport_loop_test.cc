@@ -97,6 +97,51 @@ TEST_P(TransportLoopTest, WakesForPeersAndThreadsAndSleepsOtherwise) {
   loop_a.stop();
 }
 
+// A transport that never lets anybody sleep, as one whose peer stopped while it wrote.
+class Restless final : public Transport {
+ public:
+  expert_parallel::TransportCaps caps() const override { return {}; }
+  void set_listener(expert_parallel::TransportListener*) override {}
+  absl::StatusOr<PeerId> open_link() override { return PeerId{1}; }
+  absl::StatusOr<std::string> address(PeerId) const override { return std::string(); }
+  absl::Status connect(PeerId, const std::string&) override { return absl::OkStatus(); }
+  absl::Status send(PeerId, const expert_parallel::Message&, uint64_t) override {
+    return absl::UnavailableError("no peer");
+  }
+  void release(uint64_t) override {}
+  void begin_group() override {}
+  void end_group() override {}
+  void close_peer(PeerId) override {}
+  bool progress() override { return false; }
+  int event_fd() const override { return event_.fd(); }
+  absl::StatusOr<bool> arm() override { return false; }
+  absl::Status shut_down(absl::Time) override { return absl::OkStatus(); }
+  uint64_t strangers_refused() const override { return 0; }
+
+ private:
+  expert_parallel::EventFd event_;
+};
+
+TEST(TransportLoop, AGuestThatMayNotSleepLeavesRoomForCallsAndKeepsItsDeadline) {
+  Restless transport;
+  Echo client(transport);
+  TransportLoop loop(transport, client);
+  loop.start();
+  kernels::Waker waker;
+  std::atomic<bool> called{false};
+  std::thread guest([&] {
+    EXPECT_TRUE(loop.guest_sleep(waker, absl::Now() + absl::Seconds(60)));
+    EXPECT_TRUE(called);
+    EXPECT_FALSE(loop.guest_sleep(waker, absl::Now() + absl::Milliseconds(20)));
+  });
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(loop.call([&] { called = true; }, absl::Now() + absl::Seconds(10)).ok());
+  }
+  waker.wake();
+  guest.join();
+  loop.stop();
+}
+
 // The guest sends and takes in by itself while it is there; the loop's thread does when it is away,
 // and runs the control plane's calls all the time.
 TEST_P(TransportLoopTest, AGuestTakesTurnsWhileItIsThere) {

@@ -30,6 +30,8 @@ class DraftPort {
   void stop();
 
  private:
+  void log_counters() const;
+
   DraftLinks links_;
   DraftService service_;
   std::unique_ptr<ControlServer> server_;

@@ -63,6 +63,7 @@ absl::Status DraftLink::on(DraftHello hello, absl::Time now) {
   if (hello.vocabulary_hash == options_.tokenizer->vocabulary_hash()) {
     ping_due_ = now + options_.ping_interval;
     state_ = State::kServing;
+    if (options_.log) options_.log(absl::StrCat("draft worker ", worker_id_, " has joined"));
   } else {
     comparison_.emplace(*options_.tokenizer);
     state_ = State::kComparing;

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -27,9 +28,10 @@ struct DraftLinkOptions {
   absl::Duration ping_interval = absl::Milliseconds(500);
   absl::Duration lost_after = absl::Seconds(3);  // silence
   absl::Duration greeting_timeout = absl::Seconds(10);
-  size_t max_waiting_tokens = 1 << 14;  // drafts not yet taken by the step thread
-  size_t max_sequences = 1 << 12;       // with commands that wait
-  int max_bad_messages = 64;            // then the worker is sent away
+  size_t max_waiting_tokens = 1 << 14;          // drafts not yet taken by the step thread
+  size_t max_sequences = 1 << 12;               // with commands that wait
+  int max_bad_messages = 64;                    // then the worker is sent away
+  std::function<void(const std::string&)> log;  // one line; from any thread; may be empty
 };
 
 // What the step thread takes in one go; used again and again.

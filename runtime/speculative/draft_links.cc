@@ -18,8 +18,13 @@ absl::StatusOr<std::shared_ptr<DraftLink>> DraftLinks::open(std::shared_ptr<kern
   return links_.back();
 }
 
-void DraftLinks::close(const std::shared_ptr<DraftLink>& link) {
+void DraftLinks::close(const std::shared_ptr<DraftLink>& link, const std::string& why) {
   link->end();
+  if (options_.log) {
+    const std::string id = link->status().worker_id;
+    options_.log(absl::StrCat("draft worker ", id.empty() ? "without a name" : id, " has left",
+                              why.empty() ? "" : ": ", why));
+  }
   std::lock_guard lock(mutex_);
   std::erase(links_, link);
   ++version_;
@@ -28,6 +33,16 @@ void DraftLinks::close(const std::shared_ptr<DraftLink>& link) {
 std::vector<std::shared_ptr<DraftLink>> DraftLinks::links() const {
   std::lock_guard lock(mutex_);
   return links_;
+}
+
+void DraftLinks::publish(const RemoteDraftsCounters& counters) {
+  std::lock_guard lock(mutex_);
+  counters_ = counters;
+}
+
+RemoteDraftsCounters DraftLinks::counters() const {
+  std::lock_guard lock(mutex_);
+  return counters_;
 }
 
 std::vector<DraftLinkStatus> DraftLinks::status() const {

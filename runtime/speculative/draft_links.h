@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -13,6 +14,16 @@
 #include "runtime/speculative/draft_link.h"
 
 namespace brigade::runtime {
+
+struct RemoteDraftsCounters {
+  int64_t opened = 0, reopened = 0;  // sequences at workers
+  int64_t taken = 0, dropped = 0;    // tokens; dropped: late, or after another text
+  int64_t matched = 0;               // tokens that were committed as drafted
+  int64_t offered = 0;               // drafts given to passes
+  int64_t ahead = 0;  // of those, made before the verdict of the pass before was known
+  int64_t bad = 0, refused = 0, lost = 0;
+  std::string last_fault;  // a sentence
+};
 
 class DraftLinks {
  public:
@@ -23,13 +34,17 @@ class DraftLinks {
   // A stream has been opened. RESOURCE_EXHAUSTED when there are too many.
   absl::StatusOr<std::shared_ptr<DraftLink>> open(std::shared_ptr<kernels::Waker> waker,
                                                   absl::Time now);
-  // ... and has ended.
-  void close(const std::shared_ptr<DraftLink>& link);
+  // ... and has ended; `why` is for the log.
+  void close(const std::shared_ptr<DraftLink>& link, const std::string& why = "");
 
   // Rises with every open and close.
   uint64_t version() const { return version_; }
   std::vector<std::shared_ptr<DraftLink>> links() const;
   std::vector<DraftLinkStatus> status() const;
+
+  // What the step thread counted, for whoever shows it.
+  void publish(const RemoteDraftsCounters& counters);
+  RemoteDraftsCounters counters() const;
 
  private:
   const DraftLinkOptions options_;
@@ -37,6 +52,7 @@ class DraftLinks {
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<DraftLink>> links_;
   uint64_t next_id_ = 1;
+  RemoteDraftsCounters counters_;
 };
 
 }  // namespace brigade::runtime

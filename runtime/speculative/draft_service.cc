@@ -104,7 +104,7 @@ class DraftCall final
   void OnCancel() override { end(absl::CancelledError("the stream was cut")); }
 
   void OnDone() override {
-    if (link_ != nullptr) links_->close(link_);
+    if (link_ != nullptr) links_->close(link_, end_ ? end_->error_message() : "");
     calls_->remove(this);  // the last use, unless the service's thread is looking at it
   }
 

@@ -6,13 +6,21 @@
 #include "kernels/core/check.h"
 
 namespace brigade::runtime {
+namespace {
+
+constexpr absl::Duration kPublishInterval = absl::Seconds(1);
+
+}  // namespace
 
 RemoteDrafts::RemoteDrafts(DraftLinks& links, const RemoteDraftsOptions& options)
     : links_(links), options_(options) {
   workers_.reserve(DraftLinks::kMaxLinks);
 }
 
-RemoteDrafts::~RemoteDrafts() { CHECK(drafters_.empty()); }
+RemoteDrafts::~RemoteDrafts() {
+  CHECK(drafters_.empty());
+  links_.publish(counters());
+}
 
 bool RemoteDrafts::has_worker() const { return !workers_.empty(); }
 
@@ -66,6 +74,9 @@ void RemoteDrafts::collect(absl::Time now) {
     for (const ChunkMessage& chunk : arrivals_.chunks) take(chunk, *worker.link);
     for (const DraftNack& nack : arrivals_.nacks) take(nack);
   }
+  if (now < publish_at_) return;
+  publish_at_ = now + kPublishInterval;
+  links_.publish(counters());
 }
 
 void RemoteDrafts::take(const ChunkMessage& chunk, DraftLink& link) {

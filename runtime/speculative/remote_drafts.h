@@ -37,16 +37,6 @@ struct SequenceToDraft {
   int min_tokens = 0;
 };
 
-struct RemoteDraftsCounters {
-  int64_t opened = 0, reopened = 0;  // sequences at workers
-  int64_t taken = 0, dropped = 0;    // tokens; dropped: late, or after another text
-  int64_t matched = 0;               // tokens that were committed as drafted
-  int64_t offered = 0;               // drafts given to passes
-  int64_t ahead = 0;  // of those, made before the verdict of the pass before was known
-  int64_t bad = 0, refused = 0, lost = 0;
-  std::string last_fault;  // a sentence
-};
-
 class RemoteDrafter;
 
 class RemoteDrafts {
@@ -86,6 +76,7 @@ class RemoteDrafts {
   absl::flat_hash_map<uint64_t, RemoteDrafter*> drafters_;  // by sequence
   uint64_t next_sequence_ = 1, next_epoch_ = 1;
   absl::Time now_ = absl::InfinitePast();
+  absl::Time publish_at_ = absl::InfinitePast();
   DraftArrivals arrivals_;
   RemoteDraftsCounters counters_;  // of ended sequences
 };

@@ -119,7 +119,9 @@ void ClusterFaultsTest::run_rounds(int rounds, bool stop_some) {
   std::mt19937_64 random(seed);
   const auto requests = story_requests(kStreams, 120);
   const auto expected = answers_of_one_process(requests);
-  ProcessCluster cluster({.workers = kWorkers});
+  ProcessCluster cluster({.workers = kWorkers,
+                          .heartbeat = absl::Milliseconds(50),
+                          .lost_after = absl::Milliseconds(400)});
   ASSERT_TRUE(cluster.start_all()) << cluster.why();
   StreamLoad load(cluster.client(), requests, expected);
   load.start(kStreams);

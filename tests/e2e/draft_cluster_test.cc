@@ -85,7 +85,7 @@ class DraftClusterTest : public testing::Test {
     return answers;
   }
 
-  TempFolder folder_;
+  ModelFolder folder_;
   const std::string log_ = folder_.file("draft.log");
   std::string address_;
 };

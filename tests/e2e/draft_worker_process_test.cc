@@ -86,7 +86,7 @@ class DraftWorkerProcessTest : public testing::Test {
   }
   std::string log() const { return read_file(log_); }
 
-  TempFolder folder_;
+  ModelFolder folder_;
   const std::string log_ = folder_.file("draft.log");
   const std::unique_ptr<Tokenizer> tokenizer_ =
       *Tokenizer::load(draft_folder() + "/tokenizer.json");

@@ -47,7 +47,7 @@ int64_t cpu_ticks_of(pid_t pid) {
 }
 
 // 2 layers of 16 experts of 768 KiB in f32: 24 MiB.
-void write_model(const TempFolder& folder) {
+void write_model(const ModelFolder& folder) {
   constexpr int kExperts = 16, kFfn = 256, kHidden = 256;
   nlohmann::json config = tiny_mixtral_config();
   TinyTensors tensors;

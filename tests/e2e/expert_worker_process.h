@@ -29,7 +29,7 @@ class ExpertWorkerProcessTest : public testing::Test {
   static std::string demo_model() { return source_dir() + "/models/demo/target"; }
   std::string log() const { return read_file(log_); }
 
-  TempFolder folder_;
+  ModelFolder folder_;
   int starts_ = 0;
   std::string log_;
 };

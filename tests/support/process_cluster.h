@@ -18,9 +18,10 @@ struct ProcessClusterOptions {
   std::string worker_model;  // another one for the workers; empty: the same
   int workers = 2;    // 0: one process, no control port
   std::vector<std::string> coordinator_flags, worker_flags;  // appended
-  // Short, so that a stopped worker is declared lost soon.
-  absl::Duration heartbeat = absl::Milliseconds(50);
-  absl::Duration lost_after = absl::Milliseconds(400);
+  // A killed worker is noticed at once; only a stopped one waits for this. Long enough that a busy
+  // machine accuses nobody.
+  absl::Duration heartbeat = absl::Milliseconds(100);
+  absl::Duration lost_after = absl::Seconds(5);
 };
 
 class ProcessCluster {

@@ -10,24 +10,24 @@ namespace brigade::tests {
 
 using nlohmann::json;
 
-TempFolder::TempFolder() {
+ModelFolder::ModelFolder() {
   std::string name = (std::filesystem::temp_directory_path() / "brigade_test_XXXXXX").string();
   if (::mkdtemp(name.data()) == nullptr) std::abort();
   path_ = name;
 }
 
-TempFolder::~TempFolder() {
+ModelFolder::~ModelFolder() {
   std::error_code ignored;
   std::filesystem::remove_all(path_, ignored);
 }
 
-void TempFolder::write(const std::string& name, const std::string& bytes) const {
+void ModelFolder::write(const std::string& name, const std::string& bytes) const {
   std::ofstream out(file(name), std::ios::binary);
   out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   if (!out.flush()) std::abort();
 }
 
-void TempFolder::remove(const std::string& name) const { std::filesystem::remove(file(name)); }
+void ModelFolder::remove(const std::string& name) const { std::filesystem::remove(file(name)); }
 
 TinyTensor random_f32(std::vector<int64_t> shape, uint64_t seed, float scale) {
   size_t count = 1;

@@ -13,12 +13,12 @@
 namespace brigade::tests {
 
 // A fresh folder under the test's temporary directory, removed with the object.
-class TempFolder {
+class ModelFolder {
  public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
+  ModelFolder();
+  ~ModelFolder();
+  ModelFolder(const ModelFolder&) = delete;
+  ModelFolder& operator=(const ModelFolder&) = delete;
 
   const std::string& path() const { return path_; }
   std::string file(const std::string& name) const { return path_ + "/" + name; }

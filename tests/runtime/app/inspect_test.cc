@@ -52,7 +52,7 @@ TEST(Inspect, PrintsATableAndJson) {
 }
 
 TEST(Inspect, RefusesWithOneSentenceAndExitCode2) {
-  const tests::TempFolder folder;
+  const tests::ModelFolder folder;
   const auto refused = [&] {
     const Outcome result = run("inspect " + folder.path());
     EXPECT_EQ(result.exit_code, 2);

@@ -19,7 +19,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using tests::random_f32;
 using tests::safetensors_bytes;
-using tests::TempFolder;
+using tests::ModelFolder;
 
 constexpr char kIndex[] = "model.safetensors.index.json";
 
@@ -28,7 +28,7 @@ std::string shard_name(int shard) {
 }
 
 // Three shards with one tensor each, "t1" to "t3", and their index.
-void write_three_shards(const TempFolder& folder) {
+void write_three_shards(const ModelFolder& folder) {
   json weight_map;
   for (int shard = 1; shard <= 3; ++shard) {
     const std::string tensor = absl::StrCat("t", shard);
@@ -38,7 +38,7 @@ void write_three_shards(const TempFolder& folder) {
   folder.write_json(kIndex, json{{"metadata", {{"total_size", 48}}}, {"weight_map", weight_map}});
 }
 
-std::string refusal(const TempFolder& folder) {
+std::string refusal(const ModelFolder& folder) {
   const auto checkpoint = Checkpoint::open(folder.path());
   if (checkpoint.ok()) return "accepted";
   EXPECT_THAT(std::string(checkpoint.status().message()), HasSubstr(folder.path()));
@@ -46,7 +46,7 @@ std::string refusal(const TempFolder& folder) {
 }
 
 TEST(Checkpoint, ReadsASingleFile) {
-  const TempFolder folder;
+  const ModelFolder folder;
   folder.write("model.safetensors",
                safetensors_bytes({{"a", random_f32({3}, 1)}, {"b", random_f32({2, 2}, 2)}}));
   const auto checkpoint = Checkpoint::open(folder.path());
@@ -61,7 +61,7 @@ TEST(Checkpoint, ReadsASingleFile) {
 }
 
 TEST(Checkpoint, ReadsShardsByTheIndex) {
-  const TempFolder folder;
+  const ModelFolder folder;
   write_three_shards(folder);
   const auto checkpoint = Checkpoint::open(folder.path());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
@@ -72,7 +72,7 @@ TEST(Checkpoint, ReadsShardsByTheIndex) {
 
 // sgl-project/sglang pull 32279, vllm-project/vllm pull 38336: a shard that is not there.
 TEST(CheckpointHostile, NamesEveryBadShardInOneSentence) {
-  const TempFolder folder;
+  const ModelFolder folder;
   write_three_shards(folder);
   folder.remove(shard_name(2));
   EXPECT_THAT(refusal(folder),
@@ -91,7 +91,7 @@ TEST(CheckpointHostile, NamesEveryBadShardInOneSentence) {
 }
 
 TEST(CheckpointHostile, ARenamedShardIsListedAsPresent) {
-  const TempFolder folder;
+  const ModelFolder folder;
   write_three_shards(folder);
   folder.remove(shard_name(2));
   folder.write("model-2.safetensors", safetensors_bytes({{"t2", random_f32({4}, 2)}}));
@@ -101,7 +101,7 @@ TEST(CheckpointHostile, ARenamedShardIsListedAsPresent) {
 
 // Blaizzy/mlx-vlm pulls 1464 and 1827: a stray file beside the shards was merged in.
 TEST(Checkpoint, TheIndexWinsOverAStrayFile) {
-  const TempFolder folder;
+  const ModelFolder folder;
   write_three_shards(folder);
   folder.write("model.safetensors", safetensors_bytes({{"t1", random_f32({4}, 77)}}));
   folder.write("broken.safetensors", "never opened");
@@ -114,7 +114,7 @@ TEST(Checkpoint, TheIndexWinsOverAStrayFile) {
 }
 
 TEST(CheckpointHostile, AStaleIndexListsWhatItWantsAndWhatIsThere) {
-  const TempFolder folder;
+  const ModelFolder folder;
   json weight_map;
   for (int i = 1; i <= 5; ++i)
     weight_map[absl::StrCat("t", i)] = absl::StrCat("old-", i, ".safetensors");
@@ -127,7 +127,7 @@ TEST(CheckpointHostile, AStaleIndexListsWhatItWantsAndWhatIsThere) {
 }
 
 TEST(CheckpointHostile, IndexAndShardsMustAgree) {
-  const TempFolder folder;
+  const ModelFolder folder;
   write_three_shards(folder);
   folder.write(shard_name(3),
                safetensors_bytes({{"t3", random_f32({4}, 3)}, {"extra", random_f32({4}, 4)}}));
@@ -140,7 +140,7 @@ TEST(CheckpointHostile, IndexAndShardsMustAgree) {
 }
 
 TEST(CheckpointHostile, IndexFilesThatAreNotIndices) {
-  const TempFolder folder;
+  const ModelFolder folder;
   folder.write("secret.safetensors", safetensors_bytes({}));
   for (const char* file : {"../secret.safetensors", "/etc/passwd", "a.bin", ""}) {
     folder.write_json(kIndex, json{{"weight_map", {{"w", file}}}});
@@ -159,7 +159,7 @@ TEST(CheckpointHostile, IndexFilesThatAreNotIndices) {
 }
 
 TEST(CheckpointHostile, FoldersWithoutACheckpoint) {
-  const TempFolder folder;
+  const ModelFolder folder;
   EXPECT_THAT(refusal(folder), HasSubstr("present: none"));
   folder.write("weights.safetensors", safetensors_bytes({}));
   EXPECT_THAT(refusal(folder), HasSubstr("present: weights.safetensors"));

@@ -18,7 +18,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using tests::TempFolder;
+using tests::ModelFolder;
 using tests::tiny_llama_config;
 using tests::tiny_mixtral_config;
 
@@ -269,7 +269,7 @@ TEST(ConfigReaderHostile, FieldsAndBoundsAreNamed) {
 }
 
 TEST(ConfigReaderHostile, FilesAreBounded) {
-  const TempFolder folder;
+  const ModelFolder folder;
   const auto sentence = [&] { return std::string(read_config(folder.path()).status().message()); };
   EXPECT_THAT(sentence(), HasSubstr("config.json: no such file"));
   folder.write("config.json", std::string(100'000, '['));

@@ -295,7 +295,7 @@ TEST(LoadModel, LayoutsOfExpertsGiveEqualBits) {
   }
   std::vector<std::vector<float>> logits;
   for (const tests::TinyTensors& tensors : {classic, packed}) {
-    const tests::TempFolder folder;
+    const tests::ModelFolder folder;
     folder.write_json("config.json", tests::tiny_mixtral_config());
     folder.write("model.safetensors", tests::safetensors_bytes(tensors));
     Loaded loaded(folder.path());

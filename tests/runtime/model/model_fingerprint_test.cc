@@ -14,7 +14,7 @@ using nlohmann::json;
 using tests::TinyTensors;
 
 std::string fingerprint(const json& config, const TinyTensors& tensors) {
-  const tests::TempFolder folder;
+  const tests::ModelFolder folder;
   folder.write_json("config.json", config);
   folder.write("model.safetensors", tests::safetensors_bytes(tensors));
   const auto checkpoint = Checkpoint::open(folder.path());
@@ -59,7 +59,7 @@ TEST(ModelFingerprint, EveryDifferenceShows) {
 }
 
 TEST(ModelFingerprint, NeedsAConfig) {
-  const tests::TempFolder folder;
+  const tests::ModelFolder folder;
   folder.write("model.safetensors", tests::safetensors_bytes(tests::tiny_llama_tensors()));
   const auto checkpoint = Checkpoint::open(folder.path());
   ASSERT_TRUE(checkpoint.ok());

@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-OpenedModel open_tiny(const tests::TempFolder& folder, const nlohmann::json& config,
+OpenedModel open_tiny(const tests::ModelFolder& folder, const nlohmann::json& config,
                       const tests::TinyTensors& tensors) {
   folder.write_json("config.json", config);
   folder.write("model.safetensors", tests::safetensors_bytes(tensors));
@@ -24,7 +24,7 @@ OpenedModel open_tiny(const tests::TempFolder& folder, const nlohmann::json& con
 }
 
 TEST(ModelSummary, CountsEveryStoredParameterOnce) {
-  const tests::TempFolder folder;
+  const tests::ModelFolder folder;
   const OpenedModel model =
       open_tiny(folder, tests::tiny_mixtral_config(), tests::tiny_mixtral_tensors());
   const ModelSummary s = summarize(model);

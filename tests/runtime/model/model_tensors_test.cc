@@ -20,7 +20,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using tests::random_f32;
-using tests::TempFolder;
+using tests::ModelFolder;
 using tests::tiny_llama_config;
 using tests::tiny_llama_tensors;
 using tests::tiny_mixtral_config;
@@ -47,7 +47,7 @@ struct Resolved {
     EXPECT_THAT(std::string(result.status().message()), HasSubstr(folder.path()));
     return std::string(result.status().message());
   }
-  TempFolder folder;
+  ModelFolder folder;
   std::unique_ptr<Checkpoint> checkpoint;
   ModelSpec spec;
   absl::StatusOr<ModelTensors> result = absl::UnknownError("not run");

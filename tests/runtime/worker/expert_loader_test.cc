@@ -95,7 +95,7 @@ class ExpertLoaderTest : public ::testing::Test {
   }
   size_t held() const { return shard_->resident_bytes() / shard_->expert_bytes(); }
 
-  tests::TempFolder folder_;
+  tests::ModelFolder folder_;
   OpenedModel model_;
   std::unique_ptr<kernels::Device> device_;
   expert_parallel::ExpertGeometry geometry_;

@@ -12,6 +12,16 @@ function(brigade_library name)
   endif()
 endfunction()
 
+# brigade_compile_lightly(target [source ...]): code that runs at start, or once a call, and is costly to
+# optimise: compile time matters more than its speed. All of the target, or only these sources.
+function(brigade_compile_lightly target)
+  if(ARGN)
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1>")
+  else()
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
+endfunction()
+
 # brigade_test(name SOURCES a.cc ... DEPS target ... LABELS a b [TIMEOUT seconds] [LONG])
 # The labels asan and tsan say in which sanitizer stage a test also runs (targets asan_tests, tsan_tests).
 # Registers the fast form. With LONG a second registration name_long runs at full scale under the label "long".

@@ -125,6 +125,21 @@ void AnswerPrinter::print_stats(int resumptions) const {
                  absl::ToDoubleMilliseconds(first_token_ - began_));
   }
   std::fprintf(stderr, "%-22s %.2f s\n", "total", total);
+  int64_t passes = 0, drafted = 0, accepted = 0;
+  for (const v1::Finished& finished : finished_) {
+    passes += finished.usage().target_passes();
+    drafted += finished.usage().drafted_tokens();
+    accepted += finished.usage().accepted_drafts();
+  }
+  if (passes > 0) {
+    std::fprintf(stderr, "%-22s %lld, %.2f tokens each\n", "target passes",
+                 static_cast<long long>(passes),
+                 static_cast<double>(tokens_) / static_cast<double>(passes));
+  }
+  if (drafted > 0) {
+    std::fprintf(stderr, "%-22s %lld of %lld accepted\n", "drafts",
+                 static_cast<long long>(accepted), static_cast<long long>(drafted));
+  }
   for (const v1::Finished& finished : finished_) {
     std::fprintf(stderr, "%-22s %s\n", "finish", reason_name(finished.reason()));
   }

@@ -23,6 +23,22 @@ absl::Status add_bias(const std::string& text, v1::Sampling* sampling) {
   return absl::OkStatus();
 }
 
+absl::Status set_speculation(const std::string& text, v1::Speculation* speculation) {
+  int64_t depth = 0;
+  if (text == "off") {
+    speculation->set_mode(v1::Speculation::MODE_OFF);
+  } else if (text == "auto") {
+    speculation->set_mode(v1::Speculation::MODE_AUTO);
+  } else if (absl::SimpleAtoi(text, &depth) && depth > 0) {
+    speculation->set_mode(v1::Speculation::MODE_FIXED);
+    speculation->set_depth(depth);
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--speculation ", text, ": write off, auto or a number of drafts"));
+  }
+  return absl::OkStatus();
+}
+
 // A shell makes "\n" two characters; people mean a newline.
 std::string unescape_newlines(const std::string& text) {
   std::string out;
@@ -75,6 +91,8 @@ void add_request_flags(CLI::App& app, RequestFlags* flags) {
   other->add_flag("--parse-control-tokens", flags->parse_control_tokens,
                   "Let text such as </s> become control tokens");
   other->add_flag("--no-prefix-cache", flags->no_prefix_cache, "Use no cached prefix");
+  other->add_option("--speculation", flags->speculation,
+                    "Verify drafts beside each token: off, auto, or so many a pass");
   other->add_option("--cache-salt", flags->cache_salt, "Share cached prefixes only with this salt");
   other->add_option("--request-id", flags->request_id, "Name in the server's logs");
 }
@@ -104,6 +122,9 @@ absl::Status fill_request(const RequestFlags& flags, v1::GenerateRequest* reques
   if (flags.no_special_tokens) request->set_add_special_tokens(false);
   request->set_parse_control_tokens(flags.parse_control_tokens);
   if (flags.no_prefix_cache) request->set_use_prefix_cache(false);
+  if (!flags.speculation.empty()) {
+    RETURN_IF_ERROR(set_speculation(flags.speculation, request->mutable_speculation()));
+  }
   request->set_cache_salt(flags.cache_salt);
   request->set_request_id(flags.request_id);
   return absl::OkStatus();

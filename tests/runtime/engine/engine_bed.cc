@@ -58,9 +58,14 @@ Answer EngineBed::generate(const runtime::GenerateRequest& request) {
 }
 
 std::string EngineBed::leak() {
-  const auto clean = [this] {
+  const auto ended = [](const runtime::GeneratorStatus& status) {
+    return status.requests_finished + status.requests_failed + status.requests_cancelled +
+           status.requests_expired;
+  };
+  // Counts are published at the end of a turn, after the last request has gone.
+  const auto clean = [this, &ended] {
     const runtime::GeneratorStatus status = engine_->status();
-    return engine_->idle() && status.kv_blocks_in_use == 0 && status.running_sequences == 0 &&
+    return engine_->idle() && ended(status) == status.requests_accepted && status.kv_blocks_in_use == 0 && status.running_sequences == 0 &&
            status.parked_sequences == 0 && status.waiting_requests == 0 &&
            status.waiting_tokens == 0;
   };
@@ -68,13 +73,8 @@ std::string EngineBed::leak() {
     const runtime::GeneratorStatus status = engine_->status();
     return absl::StrCat("idle ", engine_->idle(), ", blocks in use ", status.kv_blocks_in_use,
                         ", running ", status.running_sequences, ", waiting ",
-                        status.waiting_requests);
-  }
-  const runtime::GeneratorStatus status = engine_->status();
-  const int64_t ended = status.requests_finished + status.requests_failed +
-                        status.requests_cancelled + status.requests_expired;
-  if (ended != status.requests_accepted) {
-    return absl::StrCat(status.requests_accepted, " accepted but ", ended, " ended");
+                        status.waiting_requests, ", accepted ", status.requests_accepted,
+                        ", ended ", ended(status));
   }
   return world_.problem();
 }

@@ -65,7 +65,8 @@ std::string EngineBed::leak() {
   // Counts are published at the end of a turn, after the last request has gone.
   const auto clean = [this, &ended] {
     const runtime::GeneratorStatus status = engine_->status();
-    return engine_->idle() && ended(status) == status.requests_accepted && status.kv_blocks_in_use == 0 && status.running_sequences == 0 &&
+    return engine_->idle() && ended(status) == status.requests_accepted &&
+           status.kv_blocks_in_use == 0 && status.running_sequences == 0 &&
            status.parked_sequences == 0 && status.waiting_requests == 0 &&
            status.waiting_tokens == 0;
   };

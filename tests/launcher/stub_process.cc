@@ -175,7 +175,11 @@ void run_coordinator(std::map<std::string, std::string>& flags, const Behaviour&
 
 void run_worker(std::map<std::string, std::string>& flags, const Behaviour& behaviour) {
   const std::string joined = folder + "/" + name + ".joined";
-  while (behaviour.join_when_told && !fs::exists(folder + "/" + name + ".go")) usleep(5000);
+  // Another process says when, by a file; there is no call that waits for one. A minute at most.
+  for (int looks = 0; behaviour.join_when_told && looks < 12000; ++looks) {
+    if (fs::exists(folder + "/" + name + ".go")) break;
+    usleep(5000);
+  }
   write_file(joined, std::to_string(getpid() + 1'000'000) + " " + std::to_string(getpid()));
   serve(behaviour, flags.count("--exit-on-stdin-eof") > 0);
   fs::remove(joined);

@@ -18,8 +18,8 @@ absl::StatusOr<std::unique_ptr<LocalExperts>> LocalExperts::create(kernels::Devi
   ASSIGN_OR_RETURN(local->slot_index_, Buffer::allocate(device, terms * sizeof(int32_t)));
   ASSIGN_OR_RETURN(local->scratch_,
                    Buffer::allocate(device, kernels::expert_ffn_scratch_bytes(
-                                                static_cast<int>(terms), geometry.hidden,
-                                                geometry.ffn, device.num_threads())));
+                                                device, static_cast<int>(terms), geometry.hidden,
+                                                geometry.ffn)));
   return local;
 }
 

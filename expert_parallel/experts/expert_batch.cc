@@ -34,8 +34,8 @@ absl::StatusOr<std::unique_ptr<ExpertBatch>> ExpertBatch::create(kernels::Device
   batch->max_terms_ =
       static_cast<int>(std::min<int64_t>(int64_t(batch->max_rows_) * geometry.top_k, max_slots));
   const size_t terms = batch->max_terms_;
-  const size_t scratch = kernels::expert_ffn_scratch_bytes(batch->max_terms_, geometry.hidden,
-                                                           geometry.ffn, device.num_threads());
+  const size_t scratch = kernels::expert_ffn_scratch_bytes(device, batch->max_terms_,
+                                                           geometry.hidden, geometry.ffn);
   batch->frames_.reserve(frames);
   batch->row_index_.resize(terms);
   batch->slots_.reserve(terms);

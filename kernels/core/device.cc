@@ -6,6 +6,7 @@
 #include "kernels/core/cpu_features.h"
 #include "kernels/core/device_cpu.h"
 #include "kernels/core/device_cpu_async.h"
+#include "kernels/core/device_cuda.h"
 #include "kernels/core/event_state.h"
 #include "kernels/core/status.h"
 
@@ -16,18 +17,28 @@ constexpr int kMaxThreads = 1024;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Device>> Device::create(DeviceKind kind, int threads) {
+absl::StatusOr<std::unique_ptr<Device>> Device::create(const DeviceOptions& options) {
   RETURN_IF_ERROR(check_cpu());
-  if (threads < 1 || threads > kMaxThreads) {
+  if (options.threads < 1 || options.threads > kMaxThreads) {
     return absl::InvalidArgumentError(
-        absl::StrCat("threads is ", threads, "; it must be between 1 and ", kMaxThreads));
+        absl::StrCat("threads is ", options.threads, "; it must be between 1 and ", kMaxThreads));
   }
-  switch (kind) {
-    case DeviceKind::kCpu: return create_cpu_device(threads);
-    case DeviceKind::kCpuAsync: return create_cpu_async_device(threads);
-    case DeviceKind::kCuda: break;
+  switch (options.kind) {
+    case DeviceKind::kCpu: return create_cpu_device(options.threads);
+    case DeviceKind::kCpuAsync: return create_cpu_async_device(options.threads);
+    case DeviceKind::kCuda: {
+      ASSIGN_OR_RETURN(const OpenCudaModule open, open_cuda_module(options.cuda_module));
+      return open.module->create_device(options);
+    }
   }
-  return absl::UnimplementedError("this build has no CUDA module");
+  return absl::InternalError("a device of unknown kind");
+}
+
+absl::StatusOr<std::unique_ptr<Device>> Device::create(DeviceKind kind, int threads) {
+  DeviceOptions options;
+  options.kind = kind;
+  options.threads = threads;
+  return create(options);
 }
 
 absl::StatusOr<DeviceKind> Device::parse_kind(const std::string& name) {

@@ -25,9 +25,21 @@ enum class DeviceKind { kCpu, kCpuAsync, kCuda };
 
 class Stream;
 
+// identical: every kernel gives the bits of the CPU kernels. fast: tensor cores and cuBLAS where they are
+// faster; rows then depend on how many share a call, and the "same words" promise is off.
+enum class CudaMath { kIdentical, kFast };
+
+struct DeviceOptions {
+  DeviceKind kind = DeviceKind::kCpu;
+  int threads = 1;          // compute threads per stream, the caller's included; not used by cuda
+  int ordinal = 0;          // which GPU
+  std::string cuda_module;  // path of brigade_cuda.so; empty: beside the binary
+  CudaMath cuda_math = CudaMath::kIdentical;
+};
+
 class Device {
  public:
-  // `threads`: compute threads per stream, the caller's included.
+  static absl::StatusOr<std::unique_ptr<Device>> create(const DeviceOptions& options);
   static absl::StatusOr<std::unique_ptr<Device>> create(DeviceKind kind, int threads);
   // "cpu", "cpu_async", "cuda"; INVALID_ARGUMENT names any other word.
   static absl::StatusOr<DeviceKind> parse_kind(const std::string& name);

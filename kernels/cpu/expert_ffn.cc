@@ -149,13 +149,9 @@ void expert_ffn(const ExpertFfnArgs& args, ThreadPool& threads) {
   });
 }
 
-}  // namespace brigade::kernels::cpu
-
-namespace brigade::kernels {
-
-size_t expert_ffn_scratch_bytes(int max_total, int hidden, int max_ffn, int threads) {
-  return cpu::work_bytes(max_total) +
-         sizeof(float) * static_cast<size_t>(max_total) * cpu::hidden_stride(max_ffn);
+size_t expert_ffn_scratch_bytes(int max_total, int max_ffn) {
+  return work_bytes(max_total) +
+         sizeof(float) * static_cast<size_t>(max_total) * hidden_stride(max_ffn);
 }
 
-}  // namespace brigade::kernels
+}  // namespace brigade::kernels::cpu

@@ -1,42 +1,21 @@
-// Causal attention over the paged cache, for prefill rows and decode rows alike: every row names its
-// sequence and its position and reads positions 0..position of that sequence back from the cache in
-// the cache's dtype. KV is walked in segments of kKvSegment at absolute positions; partial softmax
-// results are merged in order, so neither chunking nor the thread count can show. What a row does not
-// see may hold anything, NaN too. Positions, sequences and block ids out of range abort: they are ours.
+// Causal attention over the paged cache, for prefill rows and decode rows alike: every row names
+// its sequence and its position and reads positions 0..position of that sequence back from the
+// cache in the cache's dtype. KV is walked in segments of kKvSegment at absolute positions; partial
+// softmax results are merged in order, so neither chunking nor the thread count can show. What a
+// row does not see may hold anything, NaN too. Positions, sequences and block ids out of range
+// abort: they are ours.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 #include "absl/status/status.h"
 #include "kernels/core/device.h"
-#include "kernels/ops/kv_layout.h"
+#include "kernels/ops/attention_args.h"
 
 namespace brigade::kernels {
 
-inline constexpr int kKvSegment = 128;  // positions per partial result; fixed: part of the numerics
-
-struct PagedAttentionArgs {
-  const float* q = nullptr;               // [rows, heads, head_dim], row stride q_stride; rotated
-  KvLayerView cache;
-  const int32_t* block_tables = nullptr;  // [sequences, max_blocks]: block of each logical block
-  const int32_t* row_sequence = nullptr;  // [rows], index into block_tables
-  const int32_t* row_position = nullptr;  // [rows], absolute position of the row
-  float* out = nullptr;                   // [rows, heads * head_dim], row stride out_stride
-  int64_t q_stride = 0;
-  int64_t out_stride = 0;
-  int rows = 0;
-  int heads = 0;                          // a multiple of cache.kv_heads
-  int max_blocks = 0;                     // row length of block_tables
-  int sequences = 0;
-  int window = 0;                         // 0: all earlier positions; else only the last `window`
-  float scale = 0;                        // applied to q.k; 1/sqrt(head_dim) for Llama
-  void* scratch = nullptr;                // attention_scratch_bytes()
-  size_t scratch_bytes = 0;
-};
 absl::Status paged_attention(Stream& stream, const PagedAttentionArgs& args);
-
-// Device scratch that any call with at most these sizes needs. `threads`: the device's num_threads().
-size_t attention_scratch_bytes(int max_rows, int heads, int head_dim, int threads);
+// Device scratch that any call with at most these sizes needs on `device`.
+size_t attention_scratch_bytes(const Device& device, int max_rows, int heads, int head_dim);
 
 }  // namespace brigade::kernels

@@ -18,7 +18,8 @@ absl::Status check(const CombineArgs& args) {
 void visit(CombineArgs& args, PointerVisitor& pointers) {
   const int64_t hidden = args.hidden;
   const int64_t slots = int64_t{args.rows} * args.top_k;
-  pointers.device(args.answers, slots * hidden * int64_t(dtype_bytes(args.answer_dtype)), "answers");
+  pointers.device(args.answers, slots * hidden * int64_t(dtype_bytes(args.answer_dtype)),
+                  "answers");
   pointers.device(args.gates, 4 * slots, "gates");
   pointers.device(args.residual, 4 * args.rows * hidden, "residual");
 }

@@ -38,6 +38,15 @@ ThreadPool& cpu_threads(Stream& stream) { return static_cast<CpuStream&>(stream)
 
 CpuAsyncStream& cpu_async_stream(Stream& stream) { return static_cast<CpuAsyncStream&>(stream); }
 
-absl::Status no_cuda_module() { return absl::UnimplementedError("this build has no CUDA module"); }
+CudaStream& cuda_stream(Stream& stream) { return static_cast<CudaStream&>(stream); }
+
+const CudaOps* cuda_ops(const Device& device) {
+  return device.kind() == DeviceKind::kCuda ? &static_cast<const CudaDevice&>(device).ops()
+                                            : nullptr;
+}
+
+absl::Status no_cuda_kernel(const char* op) {
+  return absl::UnimplementedError(absl::StrCat(op, ": the CUDA module has no kernel for it"));
+}
 
 }  // namespace brigade::kernels

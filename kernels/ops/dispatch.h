@@ -1,7 +1,7 @@
 // The one place where an op meets a device. An op's file in kernels/ops checks its arguments, then
 // calls dispatch() with its CPU kernel and the list of its device pointers. On `cpu` the kernel runs
 // at once on the caller's thread; on `cpu_async` the arguments are copied, their pointers translated
-// and bounds-checked, and the kernel is enqueued. Private to kernels/.
+// and bounds-checked, and the kernel is enqueued; on `cuda` the module's kernel is. Private to kernels/.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,7 @@
 #include "kernels/core/device.h"
 #include "kernels/core/device_cpu_async.h"
 #include "kernels/core/status.h"
+#include "kernels/ops/cuda_ops.h"
 
 namespace brigade::kernels {
 
@@ -58,7 +59,9 @@ class PointerVisitor {
 
 ThreadPool& cpu_threads(Stream& stream);            // `stream` is of device cpu
 CpuAsyncStream& cpu_async_stream(Stream& stream);   // `stream` is of device cpu_async
-absl::Status no_cuda_module();
+CudaStream& cuda_stream(Stream& stream);             // `stream` is of device cuda
+const CudaOps* cuda_ops(const Device& device);       // null for other devices
+absl::Status no_cuda_kernel(const char* op);
 
 // `run` executes the op; `visit` names every device pointer in the arguments.
 template <typename Args>
@@ -80,9 +83,13 @@ absl::Status dispatch(Stream& stream, const Args& args, void (*run)(const Args&,
         return absl::OkStatus();
       });
     }
-    case DeviceKind::kCuda: break;
+    case DeviceKind::kCuda: {
+      CudaStream& cuda = cuda_stream(stream);
+      const CudaEntry<Args> op = entry(cuda.ops(), args);
+      return op.run == nullptr ? no_cuda_kernel(op.name) : op.run(cuda, args);
+    }
   }
-  return no_cuda_module();
+  return absl::InternalError("a device of unknown kind");
 }
 
 }  // namespace brigade::kernels

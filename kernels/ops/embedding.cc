@@ -19,7 +19,8 @@ absl::Status check(const EmbeddingArgs& args) {
 void visit(EmbeddingArgs& args, PointerVisitor& pointers) {
   const int64_t hidden = args.hidden;
   pointers.device(args.ids, int64_t{4} * args.rows, "ids");
-  pointers.device(args.table, args.vocab * hidden * int64_t(dtype_bytes(args.table_dtype)), "table");
+  pointers.device(args.table, args.vocab * hidden * int64_t(dtype_bytes(args.table_dtype)),
+                  "table");
   pointers.device(args.out, 4 * args.rows * hidden, "out");
 }
 

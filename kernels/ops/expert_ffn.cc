@@ -60,8 +60,7 @@ absl::Status check(const Stream& stream, const ExpertFfnArgs& args) {
                              "the groups' counts add up to more rows than total"));
   RETURN_IF_ERROR(check_that(reinterpret_cast<uintptr_t>(args.scratch) % 64 == 0, "expert_ffn",
                              "scratch is not 64-byte aligned"));
-  const size_t needed =
-      expert_ffn_scratch_bytes(args.total, args.hidden, max_ffn, stream.device().num_threads());
+  const size_t needed = expert_ffn_scratch_bytes(stream.device(), args.total, args.hidden, max_ffn);
   return check_that(args.scratch_bytes >= needed, "expert_ffn",
                     "scratch_bytes is smaller than expert_ffn_scratch_bytes()");
 }
@@ -98,6 +97,13 @@ absl::Status expert_ffn(Stream& stream, const ExpertFfnArgs& args) {
   RETURN_IF_ERROR(check(stream, args));
   if (args.num_groups == 0 || args.total == 0) return absl::OkStatus();
   return dispatch(stream, args, cpu::expert_ffn, visit);
+}
+
+size_t expert_ffn_scratch_bytes(const Device& device, int max_total, int hidden, int max_ffn) {
+  if (const CudaOps* cuda = cuda_ops(device)) {
+    return cuda->expert_ffn_scratch_bytes(max_total, hidden, max_ffn);
+  }
+  return cpu::expert_ffn_scratch_bytes(max_total, max_ffn);
 }
 
 }  // namespace brigade::kernels

@@ -58,9 +58,9 @@ BRIGADE_WITH_FMA Reduced reduce_angle(double x) {
 
 // sin(high + low) = sin(high) + low * cos(high), for |high| <= pi/4; Taylor to x^17.
 BRIGADE_WITH_FMA double sin_core(double x, double low) {
-  constexpr double kTerms[] = {1.0 / 355687428096000.0, -1.0 / 1307674368000.0, 1.0 / 6227020800.0,
-                               -1.0 / 39916800.0,       1.0 / 362880.0,         -1.0 / 5040.0,
-                               1.0 / 120.0,             -1.0 / 6.0};
+  constexpr double kTerms[] = {
+      1.0 / 355687428096000.0, -1.0 / 1307674368000.0, 1.0 / 6227020800.0, -1.0 / 39916800.0,
+      1.0 / 362880.0,          -1.0 / 5040.0,          1.0 / 120.0,        -1.0 / 6.0};
   const double square = x * x;
   double p = kTerms[0];
   for (int i = 1; i < 8; ++i) p = std::fma(p, square, kTerms[i]);
@@ -70,10 +70,9 @@ BRIGADE_WITH_FMA double sin_core(double x, double low) {
 
 // Taylor to x^18.
 BRIGADE_WITH_FMA double cos_core(double x, double low) {
-  constexpr double kTerms[] = {-1.0 / 6402373705728000.0, 1.0 / 20922789888000.0,
-                               -1.0 / 87178291200.0,      1.0 / 479001600.0,
-                               -1.0 / 3628800.0,          1.0 / 40320.0,
-                               -1.0 / 720.0,              1.0 / 24.0};
+  constexpr double kTerms[] = {
+      -1.0 / 6402373705728000.0, 1.0 / 20922789888000.0, -1.0 / 87178291200.0, 1.0 / 479001600.0,
+      -1.0 / 3628800.0,          1.0 / 40320.0,          -1.0 / 720.0,         1.0 / 24.0};
   const double square = x * x;
   double p = kTerms[0];
   for (int i = 1; i < 8; ++i) p = std::fma(p, square, kTerms[i]);
@@ -85,8 +84,8 @@ BRIGADE_WITH_FMA double cos_core(double x, double low) {
 }
 
 BRIGADE_WITH_FMA double sin_of_quadrant(const Reduced& angle, int64_t quadrant) {
-  const double value = (quadrant & 1) == 0 ? sin_core(angle.high, angle.low)
-                                           : cos_core(angle.high, angle.low);
+  const double value =
+      (quadrant & 1) == 0 ? sin_core(angle.high, angle.low) : cos_core(angle.high, angle.low);
   return (quadrant & 2) == 0 ? value : -value;
 }
 

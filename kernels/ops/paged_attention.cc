@@ -10,7 +10,7 @@ namespace {
 
 constexpr char kOp[] = "paged_attention";
 
-absl::Status check(const PagedAttentionArgs& args, int threads) {
+absl::Status check(const Device& device, const PagedAttentionArgs& args) {
   RETURN_IF_ERROR(check_at_least(kOp, "rows", args.rows, 0));
   RETURN_IF_ERROR(check_kv_layer(kOp, args.cache));
   RETURN_IF_ERROR(check_positive(kOp, "heads", args.heads));
@@ -29,8 +29,7 @@ absl::Status check(const PagedAttentionArgs& args, int threads) {
   RETURN_IF_ERROR(check_pointer(kOp, "row_position", args.row_position));
   RETURN_IF_ERROR(check_pointer(kOp, "out", args.out));
   RETURN_IF_ERROR(check_pointer(kOp, "scratch", args.scratch));
-  const size_t needed =
-      attention_scratch_bytes(args.rows, args.heads, args.cache.head_dim, threads);
+  const size_t needed = attention_scratch_bytes(device, args.rows, args.heads, args.cache.head_dim);
   if (args.scratch_bytes < needed) {
     return absl::InvalidArgumentError(
         absl::StrCat(kOp, ": scratch_bytes is ", args.scratch_bytes, "; this call needs ", needed));
@@ -53,12 +52,15 @@ void visit(PagedAttentionArgs& args, PointerVisitor& pointers) {
 
 absl::Status paged_attention(Stream& stream, const PagedAttentionArgs& args) {
   if (args.rows == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(check(args, stream.device().num_threads()));
+  RETURN_IF_ERROR(check(stream.device(), args));
   return dispatch(stream, args, &cpu::paged_attention, &visit);
 }
 
-size_t attention_scratch_bytes(int max_rows, int heads, int head_dim, int threads) {
-  return cpu::AttentionScratch::bytes(max_rows, heads, head_dim, threads);
+size_t attention_scratch_bytes(const Device& device, int max_rows, int heads, int head_dim) {
+  if (const CudaOps* cuda = cuda_ops(device)) {
+    return cuda->attention_scratch_bytes(max_rows, heads, head_dim);
+  }
+  return cpu::AttentionScratch::bytes(max_rows, heads, head_dim, device.num_threads());
 }
 
 }  // namespace brigade::kernels

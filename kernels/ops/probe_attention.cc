@@ -76,8 +76,7 @@ absl::Status probe_window(ProbeBench& bench, DType dtype, int window) {
   ASSIGN_OR_RETURN(const Buffer positions_at, bench.upload(positions));
   ASSIGN_OR_RETURN(const Buffer q, bench.random(DType::kF32, size_t(rows) * kWidth));
   ASSIGN_OR_RETURN(const Buffer out, bench.allocate(q.bytes()));
-  const size_t scratch_bytes =
-      attention_scratch_bytes(rows, kHeads, kHeadDim, bench.device().num_threads());
+  const size_t scratch_bytes = attention_scratch_bytes(bench.device(), rows, kHeads, kHeadDim);
   ASSIGN_OR_RETURN(const Buffer scratch, bench.allocate(scratch_bytes));
   RETURN_IF_ERROR(paged_attention(bench.stream(), {.q = q.as<float>(),
                                                    .cache = view_of(cache, dtype),

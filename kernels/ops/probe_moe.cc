@@ -44,8 +44,7 @@ absl::Status probe_ffn(ProbeBench& bench, DType dtype, DType out_dtype) {
   ASSIGN_OR_RETURN(const Buffer x, bench.random(DType::kF32, size_t{kTotal} * kHidden));
   ASSIGN_OR_RETURN(const Buffer out,
                    bench.allocate(size_t{kTotal} * kHidden * dtype_bytes(out_dtype)));
-  const size_t scratch_bytes =
-      expert_ffn_scratch_bytes(kTotal, kHidden, kFfn, bench.device().num_threads());
+  const size_t scratch_bytes = expert_ffn_scratch_bytes(bench.device(), kTotal, kHidden, kFfn);
   ASSIGN_OR_RETURN(const Buffer scratch, bench.allocate(scratch_bytes));
   RETURN_IF_ERROR(expert_ffn(bench.stream(), {.x = x.as<float>(),
                                               .out = out.data(),

@@ -57,12 +57,12 @@ absl::Status validate(const RouterRule& rule) {
   RETURN_IF_ERROR(check_positive(kRule, "top_k", rule.top_k));
   RETURN_IF_ERROR(check_at_most("top_k", rule.top_k, rule.num_experts, " (num_experts)"));
   RETURN_IF_ERROR(check_at_most("top_k", rule.top_k, kMaxExpertsPerToken, ""));
-  RETURN_IF_ERROR(check_that(
-      !rule.softmax_after_top_k || rule.scoring == RouterScoring::kSoftmax, kRule,
-      "softmax_after_top_k needs softmax scoring"));
+  RETURN_IF_ERROR(check_that(!rule.softmax_after_top_k || rule.scoring == RouterScoring::kSoftmax,
+                             kRule, "softmax_after_top_k needs softmax scoring"));
   RETURN_IF_ERROR(check_that(std::isfinite(rule.scale), kRule, "scale is not finite"));
-  RETURN_IF_ERROR(check_that(std::isfinite(rule.renormalize_epsilon) && rule.renormalize_epsilon >= 0,
-                             kRule, "renormalize_epsilon is negative or not finite"));
+  RETURN_IF_ERROR(
+      check_that(std::isfinite(rule.renormalize_epsilon) && rule.renormalize_epsilon >= 0, kRule,
+                 "renormalize_epsilon is negative or not finite"));
   return validate_groups(rule);
 }
 

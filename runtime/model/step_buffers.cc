@@ -92,12 +92,12 @@ absl::StatusOr<StepBuffers> StepBuffers::plan(kernels::Device& device, const Mod
   planner.add(made.logits, logit_rows * vocab * sizeof(float));
   planner.add(
       made.attention_scratch,
-      kernels::attention_scratch_bytes(limits.max_rows, a.heads, a.head_dim, device.num_threads()));
+      kernels::attention_scratch_bytes(device, limits.max_rows, a.heads, a.head_dim));
   if (width.dense_ffn > 0) {
     planner.add(made.dense_out, rows * hidden * sizeof(float));
     planner.add(made.ffn_scratch,
-                kernels::expert_ffn_scratch_bytes(limits.max_rows, spec.hidden, width.dense_ffn,
-                                                  device.num_threads()));
+                kernels::expert_ffn_scratch_bytes(device, limits.max_rows, spec.hidden,
+                                                  width.dense_ffn));
   }
   RETURN_IF_ERROR(planner.status());
   made.host_experts_stride = rows * width.top_k;

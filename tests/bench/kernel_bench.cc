@@ -170,8 +170,8 @@ void expert_table(const Machine& machine) {
       "GMAC/s", "of read", "at best", "tokens/s");
   const size_t gate_up = 2 * kernels::packed_bytes(kFormat, kFfn, kHidden);
   const size_t down = kernels::packed_bytes(kFormat, kHidden, kFfn);
-  const size_t scratch_bytes = kernels::expert_ffn_scratch_bytes(2 * kMaxTokens, kHidden, kFfn,
-                                                                 machine.device.num_threads());
+  const size_t scratch_bytes = kernels::expert_ffn_scratch_bytes(machine.device, 2 * kMaxTokens,
+                                                                 kHidden, kFfn);
   auto scratch = Buffer::allocate(machine.device, scratch_bytes);
   CHECK(scratch.ok());
   std::vector<float> x(kMaxTokens * kHidden, 0.5f), out(2 * kMaxTokens * kHidden);

@@ -74,7 +74,7 @@ struct AttentionCase {
     const kernels::Buffer position_at = runner.upload(row_position);
     const kernels::Buffer out = runner.allocate(size_t(count) * width() * sizeof(float));
     const kernels::Buffer scratch = runner.allocate(kernels::attention_scratch_bytes(
-        count, shape.heads, shape.head_dim, runner.threads()));
+        runner.device(), count, shape.heads, shape.head_dim));
     kernels::PagedAttentionArgs args = sizes(count);
     args.q = q_at.as<float>() + int64_t{first} * width();
     args.cache = view(cache_at.data());

@@ -106,7 +106,17 @@ TEST(Device, NamesUnknownKindsAndThreadCounts) {
   EXPECT_THAT(std::string(Device::parse_kind("gpu").status().message()), HasSubstr("'gpu'"));
   EXPECT_THAT(std::string(Device::create(DeviceKind::kCpu, 0).status().message()),
               HasSubstr("threads is 0"));
-  EXPECT_EQ(Device::create(DeviceKind::kCuda, 1).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+// A host without the module says which places were looked at; the CPU devices stay usable.
+TEST(Device, NamesTheCudaModuleThatIsNotThere) {
+  kernels::DeviceOptions options;
+  options.kind = DeviceKind::kCuda;
+  options.cuda_module = "/nonexistent/brigade_cuda.so";
+  const absl::Status missing = Device::create(options).status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("/nonexistent/brigade_cuda.so"));
+  EXPECT_TRUE(Device::create(DeviceKind::kCpu, 1).ok());
 }
 
 using CpuAsyncDeathTest = ::testing::Test;

@@ -94,7 +94,7 @@ struct Layer {
 std::vector<float> run(Stream& stream, const Layer& layer) {
   std::vector<float> out(static_cast<size_t>(layer.total) * layer.hidden, NAN);
   const size_t bytes =
-      expert_ffn_scratch_bytes(layer.total, layer.hidden, layer.ffn, stream.device().num_threads());
+      expert_ffn_scratch_bytes(stream.device(), layer.total, layer.hidden, layer.ffn);
   const AlignedBytes scratch(bytes);
   std::memset(scratch.data(), 0xff, bytes);
   const absl::Status status =
@@ -160,7 +160,7 @@ TEST(ExpertFfn, RowsDoNotSeeTheirNeighbours) {
   CpuDevice together = make_device(DeviceKind::kCpu, 3);
   CpuDevice alone = make_device(DeviceKind::kCpu, 1);
   const std::vector<float> out = run(*together.stream, layer);
-  const size_t bytes = expert_ffn_scratch_bytes(1, layer.hidden, layer.ffn, 1);
+  const size_t bytes = expert_ffn_scratch_bytes(*alone.device, 1, layer.hidden, layer.ffn);
   const AlignedBytes scratch(bytes);
   std::vector<float> row(layer.hidden);
   for (const ExpertGroup& group : layer.groups) {
@@ -187,7 +187,8 @@ TEST(ExpertFfn, AnswersInBf16AreTheF32AnswersRounded) {
   const Layer layer(DType::kF32, 100, 60, {2, 5}, 9);
   CpuDevice device = make_device(DeviceKind::kCpu, 2);
   const std::vector<float> wide = run(*device.stream, layer);
-  const size_t bytes = expert_ffn_scratch_bytes(layer.total, layer.hidden, layer.ffn, 2);
+  const size_t bytes =
+      expert_ffn_scratch_bytes(*device.device, layer.total, layer.hidden, layer.ffn);
   const AlignedBytes scratch(bytes);
   std::vector<uint16_t> out(wide.size());
   ASSERT_TRUE(
@@ -217,7 +218,7 @@ TEST(ExpertFfn, SameBitsOnTheAsyncDevice) {
     }
   }
   std::vector<float> out(want.size(), NAN);
-  const size_t bytes = expert_ffn_scratch_bytes(layer.total, layer.hidden, layer.ffn, 2);
+  const size_t bytes = expert_ffn_scratch_bytes(device, layer.total, layer.hidden, layer.ffn);
   const std::vector<uint8_t> poison(bytes, 0xff);
   ExpertFfnArgs args = layer.args(upload(out.data(), out.size() * 4), DType::kF32,
                                   upload(poison.data(), bytes), bytes);
@@ -244,7 +245,8 @@ TEST(ExpertFfn, CountsEveryRowPath) {
 TEST(ExpertFfn, RefusesWhatCannotBe) {
   CpuDevice device = make_device(DeviceKind::kCpu, 1);
   const Layer layer(DType::kF32, 32, 48, {2, 1}, 3);
-  const size_t bytes = expert_ffn_scratch_bytes(layer.total, layer.hidden, layer.ffn, 1);
+  const size_t bytes =
+      expert_ffn_scratch_bytes(*device.device, layer.total, layer.hidden, layer.ffn);
   const AlignedBytes scratch(bytes);
   std::vector<float> out(layer.total * layer.hidden);
   std::vector<ExpertGroup> groups = layer.groups;

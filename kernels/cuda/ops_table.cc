@@ -1,0 +1,32 @@
+#include "kernels/cuda/ops_table.h"
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/cuda_kernels.h"
+
+namespace brigade::kernels::cuda {
+namespace {
+
+// Wraps a launcher: its error becomes a status that names the op.
+template <auto launcher, typename Args>
+absl::Status run(CudaStream& stream, const Args& args) {
+  const cudaError_t error = launcher(static_cast<cudaStream_t>(stream.native()), args);
+  if (error == cudaSuccess) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(entry(stream.ops(), args).name, ": ",
+                                          cudaGetErrorName(error), ": ",
+                                          cudaGetErrorString(error)));
+}
+
+CudaOps make_table() {
+  CudaOps table;
+  // A line like `table.rms_norm = run<rms_norm, RmsNormArgs>;` an op.
+  return table;
+}
+
+}  // namespace
+
+const CudaOps& ops_table() {
+  static const CudaOps table = make_table();
+  return table;
+}
+
+}  // namespace brigade::kernels::cuda

@@ -112,12 +112,33 @@ TEST_F(DraftClusterTest, SameWordsInFewerPasses) {
   }
 }
 
-TEST_F(DraftClusterTest, BesideExpertWorkersAtOnePort) {
-  const auto requests = story_requests(2, 40);
+// At the port of the expert workers, killed in the middle of answers and started again.
+TEST_F(DraftClusterTest, BesideExpertWorkersKilledHalfWay) {
+  const auto requests = story_requests(4, 60);
   const auto words = expected(requests);
-  auto cluster = start(2, "4");
-  auto draft = start_draft();
-  EXPECT_EQ(answers_of(*cluster, requests), words);
+  for (const int workers : {1, 3}) {
+    auto cluster = start(workers, workers == 1 ? "2" : "8");
+    auto draft = start_draft();
+    StreamLoad load(cluster->client(), requests, words);
+    load.start(2);
+    const auto two_more_answers = [&] {
+      return eventually([&, wanted = load.completed() + 2] { return load.completed() >= wanted; });
+    };
+    const auto drafted = [&] {
+      const auto status = cluster->status();
+      return status.ok() ? status->load().drafted_tokens() : 0;
+    };
+    for (int life = 0; life < 2; ++life) {
+      if (life > 0) draft = start_draft();
+      EXPECT_TRUE(eventually([&, before = drafted()] { return drafted() > before + 20; }));
+      draft->signal(SIGKILL);
+      EXPECT_EQ(draft->wait(), 128 + SIGKILL);
+      EXPECT_TRUE(two_more_answers());
+    }
+    load.stop();
+    EXPECT_EQ(load.failed(), 0) << load.first_problem();
+    EXPECT_EQ(load.changed(), 0) << load.first_problem();
+  }
 }
 
 // Draft workers are killed, stopped, started again, and lie, while streams run.

@@ -24,11 +24,10 @@ To bits_as(From from) {
   return to;
 }
 
-constexpr double kRoundMagic = 6755399441055744.0;  // 1.5 * 2^52
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// ln 2: the high part has 21 trailing zero bits, so that a multiple of it below 2^21 is exact.
-constexpr double kLn2High = 6.93147180369123816490e-01;
-constexpr double kLn2Low = 1.90821492927058770002e-10;
+using exp_f64_constants::kInfinity;
+using exp_f64_constants::kLn2High;
+using exp_f64_constants::kLn2Low;
+using exp_f64_constants::kRoundMagic;
 
 double power_of_two(int64_t n) { return bits_as<double>((n + 1023) << 52); }
 
@@ -107,18 +106,15 @@ BRIGADE_WITH_FMA float exp_f32(float x) {
 }
 
 BRIGADE_WITH_FMA double exp_f64(double x) {
+  namespace c = exp_f64_constants;
   if (!(x == x)) return x;
-  if (x > 709.79) return kInfinity;
-  if (x < -745.14) return 0;
-  constexpr double kTerms[] = {1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0,
-                               1.0 / 3628800.0,    1.0 / 362880.0,    1.0 / 40320.0,
-                               1.0 / 5040.0,       1.0 / 720.0,       1.0 / 120.0,
-                               1.0 / 24.0,         1.0 / 6.0,         0.5};
-  const double n = std::fma(x, 1.4426950408889634, kRoundMagic) - kRoundMagic;
+  if (x > c::kHighest) return kInfinity;
+  if (x < c::kLowest) return 0;
+  const double n = std::fma(x, c::kLog2E, kRoundMagic) - kRoundMagic;
   const double high = std::fma(n, -kLn2High, x);
   const double r = std::fma(n, -kLn2Low, high);
-  double p = kTerms[0];
-  for (int i = 1; i < 12; ++i) p = std::fma(p, r, kTerms[i]);
+  double p = c::kPolynomial[0];
+  for (int i = 1; i < c::kTerms; ++i) p = std::fma(p, r, c::kPolynomial[i]);
   // 1 + (r + r^2 * p): the large term last keeps the error near half a unit.
   const double value = 1.0 + std::fma(r * r, p, r);
   // In two steps, because 2^n alone may be out of range where the result is not.

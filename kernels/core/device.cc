@@ -1,5 +1,6 @@
 #include "kernels/core/device.h"
 
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,8 +15,27 @@ namespace brigade::kernels {
 namespace {
 
 constexpr int kMaxThreads = 1024;
+constexpr size_t kAlignment = 64;
+
+absl::Status no_graphs(const Stream& stream) {
+  return absl::UnimplementedError(
+      absl::StrCat("the device ", stream.device().name(), " records no graphs"));
+}
 
 }  // namespace
+
+absl::StatusOr<void*> Device::allocate_pinned(size_t bytes) {
+  void* const data = std::aligned_alloc(kAlignment, (bytes / kAlignment + 1) * kAlignment);
+  if (data != nullptr) return data;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no host memory: ", bytes, " bytes for copies of the device ", name()));
+}
+
+void Device::free_pinned(void* data, size_t) { std::free(data); }
+
+absl::Status Stream::begin_capture() { return no_graphs(*this); }
+absl::StatusOr<Graph> Stream::end_capture() { return no_graphs(*this); }
+absl::Status Stream::launch(const Graph&) { return no_graphs(*this); }
 
 absl::StatusOr<std::unique_ptr<Device>> Device::create(const DeviceOptions& options) {
   RETURN_IF_ERROR(check_cpu());

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "kernels/core/graph.h"
 #include "kernels/core/thread_pool.h"
 #include "kernels/core/waker.h"
 
@@ -53,7 +54,12 @@ class Device {
   virtual absl::StatusOr<void*> allocate(size_t bytes) = 0;
   virtual void free(void* data, size_t bytes) = 0;
   virtual size_t bytes_in_use() const = 0;
+  // Host memory for copies that do not hold up the caller; see host_buffer.h. Pinned on cuda.
+  virtual absl::StatusOr<void*> allocate_pinned(size_t bytes);
+  virtual void free_pinned(void* data, size_t bytes);
   virtual absl::StatusOr<std::unique_ptr<Stream>> create_stream() = 0;
+  // Whether streams of this device record graphs.
+  virtual bool has_graphs() const { return false; }
 };
 
 // Move-only memory on one device. Empty when default-made.
@@ -113,6 +119,12 @@ class Stream {
   virtual absl::StatusOr<Event> record(Waker* waker = nullptr) = 0;
   // Waits for everything enqueued. For start-up, teardown and tests; the step path never calls it.
   virtual absl::Status synchronize(absl::Time deadline) = 0;
+
+  // From begin_capture() to end_capture() what is enqueued is recorded and does not run; record() and
+  // synchronize() are refused meanwhile. UNIMPLEMENTED, with the device's name, unless has_graphs().
+  virtual absl::Status begin_capture();
+  virtual absl::StatusOr<Graph> end_capture();
+  virtual absl::Status launch(const Graph& graph);
 };
 
 }  // namespace brigade::kernels

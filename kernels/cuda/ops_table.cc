@@ -16,17 +16,24 @@ absl::Status run(CudaStream& stream, const Args& args) {
                                           cudaGetErrorString(error)));
 }
 
-CudaOps make_table() {
+CudaOps identical_table() {
   CudaOps table;
   // A line like `table.rms_norm = run<rms_norm, RmsNormArgs>;` an op.
   return table;
 }
 
+// What differs from the identical table; the rest is shared.
+CudaOps fast_table() {
+  CudaOps table = identical_table();
+  return table;
+}
+
 }  // namespace
 
-const CudaOps& ops_table() {
-  static const CudaOps table = make_table();
-  return table;
+const CudaOps& ops_table(CudaMath math) {
+  static const CudaOps identical = identical_table();
+  static const CudaOps fast = fast_table();
+  return math == CudaMath::kFast ? fast : identical;
 }
 
 }  // namespace brigade::kernels::cuda

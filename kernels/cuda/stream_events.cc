@@ -1,0 +1,145 @@
+#include "kernels/cuda/stream_events.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "kernels/core/event_state.h"
+#include "kernels/core/status.h"
+#include "kernels/cuda/cuda_status.h"
+
+namespace brigade::kernels::cuda {
+namespace {
+
+// CUDA makes no host call after an error on the GPU: who waits looks for one this often.
+constexpr absl::Duration kLookForErrors = absl::Milliseconds(50);
+
+}  // namespace
+
+absl::Status StickyError::get() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return status_;
+}
+
+absl::Status StickyError::keep(absl::Status status) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (status_.ok()) status_ = status;
+  return status;
+}
+
+EventPool::~EventPool() {
+  for (cudaEvent_t event : free_) cudaEventDestroy(event);
+}
+
+absl::StatusOr<cudaEvent_t> EventPool::take() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!free_.empty()) {
+      cudaEvent_t const event = free_.back();
+      free_.pop_back();
+      return event;
+    }
+  }
+  cudaEvent_t event = nullptr;
+  RETURN_IF_ERROR(cuda_status(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+                              "cudaEventCreateWithFlags", "without timing"));
+  return event;
+}
+
+void EventPool::give_back(cudaEvent_t event) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  free_.push_back(event);
+}
+
+// Has passed when its host call was made, not when the GPU says so: then nobody can see it pass and
+// destroy the waker before the call has woken it.
+struct StreamEvents::Point final : Event::State {
+  Point(std::shared_ptr<StickyError> stream_error, std::shared_ptr<EventPool> pool,
+        cudaEvent_t cuda_event)
+      : error(std::move(stream_error)), pool(std::move(pool)), event(cuda_event) {}
+  ~Point() override { pool->give_back(event); }
+
+  bool ready() override {
+    std::lock_guard<std::mutex> lock(mutex);
+    return passed || look_for_error();
+  }
+
+  absl::Status wait_until(absl::Time deadline) override {
+    std::unique_lock<std::mutex> lock(mutex);
+    while (!passed && !look_for_error()) {
+      const absl::Time now = absl::Now();
+      if (now >= deadline) {
+        return absl::DeadlineExceededError("an event of a CUDA stream was not reached in time");
+      }
+      changed.wait_until(lock, absl::ToChronoTime(std::min(deadline, now + kLookForErrors)));
+    }
+    return error->get();
+  }
+
+  void pass() {
+    std::lock_guard<std::mutex> lock(mutex);
+    passed = true;
+    changed.notify_all();
+    if (waker != nullptr) std::exchange(waker, nullptr)->wake();
+  }
+
+  // Under the lock. After an error on the GPU the host call is not made: the point counts as passed
+  // and its waker is let go.
+  bool look_for_error() {
+    const cudaError_t found = cudaEventQuery(event);
+    if (found == cudaSuccess || found == cudaErrorNotReady) return false;
+    error->keep(cuda_status(found, "cudaEventQuery", "work of the stream")).IgnoreError();
+    passed = true;
+    waker = nullptr;
+    return true;
+  }
+
+  const std::shared_ptr<StickyError> error;
+  const std::shared_ptr<EventPool> pool;
+  const cudaEvent_t event;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool passed = false;
+  Waker* waker = nullptr;
+};
+
+struct StreamEvents::HostCall {
+  std::shared_ptr<Point> point;
+  std::atomic<bool> made{false};
+};
+
+StreamEvents::StreamEvents(std::shared_ptr<StickyError> error)
+    : error_(std::move(error)), pool_(std::make_shared<EventPool>()) {}
+
+StreamEvents::~StreamEvents() {
+  for (auto& call : calls_) {
+    // CUDA may still make it. The stream was given up with work on it: a few bytes stay behind.
+    if (!call->made.load(std::memory_order_acquire)) static_cast<void>(call.release());
+  }
+}
+
+void StreamEvents::make_call(void* call) {
+  auto& host_call = *static_cast<HostCall*>(call);
+  host_call.point->pass();
+  host_call.made.store(true, std::memory_order_release);
+}
+
+absl::StatusOr<Event> StreamEvents::record(cudaStream_t stream, Waker* waker) {
+  while (!calls_.empty() && calls_.front()->made.load(std::memory_order_acquire)) {
+    calls_.pop_front();
+  }
+  ASSIGN_OR_RETURN(cudaEvent_t const event, pool_->take());
+  auto call = std::make_unique<HostCall>();
+  call->point = std::make_shared<Point>(error_, pool_, event);
+  call->point->waker = waker;
+  RETURN_IF_ERROR(error_->keep(cuda_status(cudaEventRecord(event, stream), "cudaEventRecord")));
+  RETURN_IF_ERROR(error_->keep(
+      cuda_status(cudaLaunchHostFunc(stream, &make_call, call.get()), "cudaLaunchHostFunc")));
+  Event point(call->point);
+  calls_.push_back(std::move(call));
+  return point;
+}
+
+}  // namespace brigade::kernels::cuda

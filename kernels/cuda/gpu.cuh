@@ -21,6 +21,10 @@
   extern __shared__ __align__(16) unsigned char name##_raw[]; \
   T* const name = reinterpret_cast<T*>(name##_raw)
 
+// A variable of the block: `count` objects of T. `__shared__` itself is not used: the emulation could
+// neither poison nor fence what stands behind it.
+#define GPU_SHARED(T, name, count) __shared__ T name[count]
+
 namespace brigade::kernels::cuda {
 
 // Enqueues a kernel. The arguments are converted to the kernel's parameter types.
@@ -39,7 +43,7 @@ cudaError_t launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shar
 
 #else
 
-// The emulation defines GPU_DYNAMIC_SHARED and brigade::cuda_emulation::launch.
+// The emulation defines GPU_DYNAMIC_SHARED, GPU_SHARED and brigade::cuda_emulation::launch.
 #ifndef GPU_DYNAMIC_SHARED
 #error "compile CUDA sources with nvcc, or with the emulation's header included first"
 #endif

@@ -60,7 +60,7 @@ TEST(DeployFilesTest, EveryConfigIsAccepted) {
     ASSERT_TRUE(reading.ok()) << reading.status();
     readings[entry.path().filename().string()] = *reading;
   }
-  ASSERT_EQ(readings.size(), 3);
+  ASSERT_EQ(readings.size(), 4);
   EXPECT_EQ(worker_names(readings.at("one_host_cpu.yaml").file),
             (std::vector<std::string>{"worker-0", "worker-1"}));
   const auto gpus = cluster_file::expanded_workers(readings.at("one_host_gpus.yaml").file);
@@ -68,7 +68,11 @@ TEST(DeployFilesTest, EveryConfigIsAccepted) {
   EXPECT_EQ(gpus[7].device, "cuda:7");
   EXPECT_THAT(readings.at("one_host_gpus.yaml").notes,
               testing::Contains("device cuda:N needs the CUDA module"));
+  EXPECT_EQ(readings.at("one_host_gpus.yaml").file.coordinator().device(), "cuda:0");
   EXPECT_EQ(readings.at("two_hosts.yaml").file.hosts_size(), 2);
+  const auto both = cluster_file::expanded_workers(readings.at("two_hosts_gpus.yaml").file);
+  ASSERT_EQ(both.size(), 16);
+  EXPECT_EQ(both[15].host + " " + both[15].device, "stove cuda:7");
 }
 
 TEST(DeployFilesTest, ComposeStartsWhatItsClusterFileSays) {
@@ -93,8 +97,10 @@ TEST(DeployFilesTest, ComposeStartsWhatItsClusterFileSays) {
 }
 
 // What the build loads must be in the image. Compared by package, where this is a Debian.
-TEST(DeployFilesTest, ImageHasTheLibrariesThatProgramsLoad) {
-  const std::string text = read_text(deploy("docker/Dockerfile"));
+class ImageTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(ImageTest, HasTheLibrariesThatProgramsLoad) {
+  const std::string text = read_text(deploy(std::string("docker/") + GetParam()));
   const size_t run_stage = text.rfind("FROM ");
   ASSERT_NE(run_stage, std::string::npos);
   const std::vector<std::string> words = words_of(text.substr(run_stage));
@@ -106,7 +112,8 @@ TEST(DeployFilesTest, ImageHasTheLibrariesThatProgramsLoad) {
   const CommandResult loaded = run_shell(
       "cd " BRIGADE_PROGRAMS
       " && files=$(ldd brigade brigade-coordinator brigade-expert-worker "
-      "brigade-model | awk '/=> \\//{print $3}' | sort -u) && real=$(readlink -f $files) && "
+      "brigade-draft-worker brigade-model | awk '/=> \\//{print $3}' | sort -u) && real=$(readlink "
+      "-f $files) && "
       "{ dpkg -S $files $real $(echo \"$real\" | sed 's#^/usr##') 2>/dev/null || true; } | "
       "cut -d: -f1 | sort -u");
   ASSERT_EQ(loaded.exit_code, 0) << loaded.output;
@@ -118,6 +125,24 @@ TEST(DeployFilesTest, ImageHasTheLibrariesThatProgramsLoad) {
   }
   EXPECT_GT(found, 10) << loaded.output;
 }
+
+// Every program of a cluster is built, and what is built is in the image.
+TEST_P(ImageTest, HasEveryProgram) {
+  const std::string text = read_text(deploy(std::string("docker/") + GetParam()));
+  const size_t run_stage = text.rfind("FROM ");
+  ASSERT_NE(run_stage, std::string::npos);
+  const std::vector<std::string> built = words_of(text.substr(0, run_stage));
+  for (const char* program : {"brigade", "brigade-coordinator", "brigade-expert-worker",
+                              "brigade-draft-worker", "brigade-model"}) {
+    EXPECT_THAT(built, testing::Contains(program));
+    EXPECT_THAT(text.substr(run_stage), testing::HasSubstr(std::string("/bin/") + program + " "));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Docker, ImageTest, testing::Values("Dockerfile", "Dockerfile.cuda"),
+                         [](const auto& info) {
+                           return std::string(info.param) == "Dockerfile" ? "Cpu" : "Cuda";
+                         });
 
 class UnitsTest : public testing::TestWithParam<const char*> {};
 

@@ -70,7 +70,8 @@ TEST(DeployScriptsTest, SecretsAreWhatTheServerWants) {
 class SlurmTest : public testing::Test {
  protected:
   // The job on `nodes`; the coordinator's srun ends with `exit_code` once every worker was started.
-  CommandResult run_job(const std::vector<std::string>& nodes, size_t workers, int exit_code) {
+  CommandResult run_job(const std::vector<std::string>& nodes, size_t workers, int exit_code,
+                        const std::string& settings = "") {
     const std::string bin = folder_.path() + "bin/";
     fs::create_directory(bin);
     std::string listing;
@@ -88,13 +89,14 @@ case "$text" in *brigade-coordinator*)
   exit 99 ;;
 esac
 )bash");
-    return run_shell("cd " + folder_.path() + " && PATH=" + bin + ":$PATH STUB_LOG=" + log_ +
-                     " STUB_WORKERS=" + std::to_string(workers) +
-                     " STUB_EXIT=" + std::to_string(exit_code) + " SLURM_JOB_ID=7" +
-                     " SLURM_JOB_NODELIST=n SLURM_CPUS_PER_TASK=4 SLURM_SUBMIT_DIR=" +
-                     source_dir() + " BRIGADE_STATE=" + folder_.path() +
-                     "state BRIGADE_BIN=" + BRIGADE_PROGRAMS + " timeout 50 bash " +
-                     deploy("slurm/brigade.sbatch") + " " + source_dir() + "/models/demo/target");
+    return run_shell(
+        "cd " + folder_.path() + " && PATH=" + bin + ":$PATH STUB_LOG=" + log_ +
+        " STUB_WORKERS=" + std::to_string(workers) + " STUB_EXIT=" + std::to_string(exit_code) +
+        " " + settings + " SLURM_JOB_ID=7" +
+        " SLURM_JOB_NODELIST=n SLURM_CPUS_PER_TASK=4 SLURM_SUBMIT_DIR=" + source_dir() +
+        " BRIGADE_STATE=" + folder_.path() + "state BRIGADE_BIN=" + BRIGADE_PROGRAMS +
+        " timeout 50 bash " + deploy("slurm/brigade.sbatch") + " " + source_dir() +
+        "/models/demo/target");
   }
 
   // What srun was told to run, by node.
@@ -146,6 +148,28 @@ TEST_F(SlurmTest, DryRunOnThreeNodes) {
   ASSERT_TRUE(reading.ok()) << reading.status();
   EXPECT_EQ(reading->file.coordinator().threads(), 4);
   EXPECT_EQ(reading->file.security().data_plane(), v1::DATA_PLANE_TRUSTED_NETWORK);
+}
+
+// One rank a GPU; every step sees the node's GPUs, and its own is the one of the cluster file.
+TEST_F(SlurmTest, DryRunWithTwoGpusOnTwoNodes) {
+  const CommandResult job = run_job({"node-a", "node-b"}, 4, 0, "SLURM_GPUS_PER_NODE=h100:2");
+  EXPECT_EQ(job.exit_code, 0) << job.output;
+  EXPECT_THAT(job.output, HasSubstr("5 processes on 2 hosts"));
+  EXPECT_EQ(started().count("node-a"), 3) << read_text(log_);
+  EXPECT_EQ(started().count("node-b"), 2) << read_text(log_);
+  EXPECT_THAT(read_text(log_), HasSubstr("--gpus-per-node=2"));
+  const auto reading = cluster_file::read_cluster_file(folder_.path() + "state/cluster.yaml");
+  ASSERT_TRUE(reading.ok()) << reading.status();
+  EXPECT_EQ(reading->file.coordinator().device(), "cuda:0");
+  std::map<std::string, std::string> devices;
+  for (const auto& worker : reading->file.workers()) {
+    devices[worker.name()] = worker.host() + " " + worker.device();
+    EXPECT_EQ(worker.threads(), 2) << "the node's 4 cores are shared by its workers";
+  }
+  EXPECT_EQ(devices, (std::map<std::string, std::string>{{"worker-node-a-0", "node-a cuda:0"},
+                                                         {"worker-node-a-1", "node-a cuda:1"},
+                                                         {"worker-node-b-0", "node-b cuda:0"},
+                                                         {"worker-node-b-1", "node-b cuda:1"}}));
 }
 
 TEST_F(SlurmTest, OneNodeHasBothAndTheCoordinatorsExitCodeIsTheJobs) {

@@ -62,3 +62,6 @@ void yield_thread();
 [[noreturn]] void device_trap(const char* reason, Site site = Site::here());
 
 }  // namespace brigade::cuda_emulation
+
+// Last parameter of a function that reports its caller's line.
+#define BRIGADE_SITE ::brigade::cuda_emulation::Site site = ::brigade::cuda_emulation::Site::here()

@@ -28,7 +28,7 @@ constexpr unsigned char kGapByte = 0xD7;
 constexpr size_t kMapped = size_t{512} << 10;
 constexpr size_t kDynamicAlignment = 128;
 
-bool is_intact(const char* from, const char* to) {
+[[maybe_unused]] bool is_intact(const char* from, const char* to) {
   return std::all_of(from, to,
                      [](char byte) { return static_cast<unsigned char>(byte) == kGapByte; });
 }

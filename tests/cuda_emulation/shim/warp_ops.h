@@ -47,8 +47,6 @@ T reduce_lanes(unsigned mask, T value, Fold fold, Site site) {
 
 }  // namespace brigade::cuda_emulation
 
-#define BRIGADE_SITE ::brigade::cuda_emulation::Site site = ::brigade::cuda_emulation::Site::here()
-
 inline void __syncthreads(BRIGADE_SITE) {
   brigade::cuda_emulation::block_barrier(brigade::cuda_emulation::BarrierKind::kPlain, 0, site);
 }

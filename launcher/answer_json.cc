@@ -1,5 +1,7 @@
 #include "launcher/answer_json.h"
 
+#include <vector>
+
 #include "absl/strings/escaping.h"
 #include "nlohmann/json.hpp"
 
@@ -11,6 +13,10 @@ using Json = nlohmann::ordered_json;
 // A peer's text may be anything; broken UTF-8 is replaced, never thrown at.
 std::string line_of(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Json list_of(const google::protobuf::RepeatedField<int64_t>& numbers) {
+  return Json(std::vector<int64_t>(numbers.begin(), numbers.end()));
 }
 
 Json settings_of(const v1::EffectiveSettings& settings) {
@@ -70,7 +76,12 @@ std::string to_json_line(const v1::Finished& finished) {
                    {"preemptions", finished.usage().preemptions()},
                    {"target_passes", finished.usage().target_passes()},
                    {"drafted_tokens", finished.usage().drafted_tokens()},
-                   {"accepted_drafts", finished.usage().accepted_drafts()}};
+                   {"accepted_drafts", finished.usage().accepted_drafts()},
+                   {"drafted_by_position", list_of(finished.usage().drafted_by_position())},
+                   {"accepted_by_position", list_of(finished.usage().accepted_by_position())},
+                   {"run_ahead_drafts", finished.usage().run_ahead_drafts()},
+                   {"early_drafts", finished.usage().early_drafts()},
+                   {"draft_wait", finished.usage().draft_wait()}};
   json["timing"] = {{"queued", finished.timing().queued()},
                     {"first_token", finished.timing().first_token()},
                     {"total", finished.timing().total()}};

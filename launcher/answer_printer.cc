@@ -2,10 +2,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "launcher/answer_json.h"
 
@@ -30,6 +32,39 @@ const char* reason_name(v1::FinishReason reason) {
     default:
       return "?";
   }
+}
+
+// Of all sequences together. "1: 80 %" is how often the first draft of a pass was accepted.
+void print_draft_stats(const std::vector<v1::Finished>& all) {
+  v1::Usage sum;
+  std::vector<int64_t> drafted_at, accepted_at;
+  const auto add = [](const auto& numbers, std::vector<int64_t>* to) {
+    to->resize(std::max(to->size(), static_cast<size_t>(numbers.size())));
+    for (int i = 0; i < numbers.size(); ++i) (*to)[static_cast<size_t>(i)] += numbers.Get(i);
+  };
+  for (const v1::Finished& finished : all) {
+    const v1::Usage& usage = finished.usage();
+    sum.set_drafted_tokens(sum.drafted_tokens() + usage.drafted_tokens());
+    sum.set_accepted_drafts(sum.accepted_drafts() + usage.accepted_drafts());
+    sum.set_run_ahead_drafts(sum.run_ahead_drafts() + usage.run_ahead_drafts());
+    sum.set_draft_wait(sum.draft_wait() + usage.draft_wait());
+    add(usage.drafted_by_position(), &drafted_at);
+    add(usage.accepted_by_position(), &accepted_at);
+  }
+  std::fprintf(stderr, "%-22s %lld of %lld accepted, %lld of them run-ahead\n", "drafts",
+               static_cast<long long>(sum.accepted_drafts()),
+               static_cast<long long>(sum.drafted_tokens()),
+               static_cast<long long>(sum.run_ahead_drafts()));
+  accepted_at.resize(drafted_at.size());
+  std::string line;
+  for (size_t i = 0; i < drafted_at.size(); ++i) {
+    if (drafted_at[i] == 0) continue;
+    absl::StrAppendFormat(
+        &line, "%s%d: %.0f %%", line.empty() ? "" : ", ", i + 1,
+        100.0 * static_cast<double>(accepted_at[i]) / static_cast<double>(drafted_at[i]));
+  }
+  std::fprintf(stderr, "%-22s %s\n", "accepted at position", line.c_str());
+  std::fprintf(stderr, "%-22s %.2f ms\n", "wait for drafts", 1000 * sum.draft_wait());
 }
 
 }  // namespace
@@ -125,21 +160,17 @@ void AnswerPrinter::print_stats(int resumptions) const {
                  absl::ToDoubleMilliseconds(first_token_ - began_));
   }
   std::fprintf(stderr, "%-22s %.2f s\n", "total", total);
-  int64_t passes = 0, drafted = 0, accepted = 0;
+  int64_t passes = 0, drafted = 0;
   for (const v1::Finished& finished : finished_) {
     passes += finished.usage().target_passes();
     drafted += finished.usage().drafted_tokens();
-    accepted += finished.usage().accepted_drafts();
   }
   if (passes > 0) {
     std::fprintf(stderr, "%-22s %lld, %.2f tokens each\n", "target passes",
                  static_cast<long long>(passes),
                  static_cast<double>(tokens_) / static_cast<double>(passes));
   }
-  if (drafted > 0) {
-    std::fprintf(stderr, "%-22s %lld of %lld accepted\n", "drafts",
-                 static_cast<long long>(accepted), static_cast<long long>(drafted));
-  }
+  if (drafted > 0) print_draft_stats(finished_);
   for (const v1::Finished& finished : finished_) {
     std::fprintf(stderr, "%-22s %s\n", "finish", reason_name(finished.reason()));
   }

@@ -66,6 +66,14 @@ v1::Finished finished_to_proto(const TokenEvent& event, const v1::EffectiveSetti
   usage->set_target_passes(event.usage.target_passes);
   usage->set_drafted_tokens(event.usage.drafted_tokens);
   usage->set_accepted_drafts(event.usage.accepted_drafts);
+  const SequenceUsage& used = event.usage;
+  usage->mutable_drafted_by_position()->Add(used.drafted_by_position.begin(),
+                                            used.drafted_by_position.end());
+  usage->mutable_accepted_by_position()->Add(used.accepted_by_position.begin(),
+                                             used.accepted_by_position.end());
+  usage->set_run_ahead_drafts(used.run_ahead_drafts);
+  usage->set_early_drafts(used.early_drafts);
+  usage->set_draft_wait(absl::ToDoubleSeconds(used.draft_wait));
   v1::Timing* timing = finished.mutable_timing();
   timing->set_queued(absl::ToDoubleSeconds(event.queued));
   timing->set_first_token(absl::ToDoubleSeconds(event.first_token));

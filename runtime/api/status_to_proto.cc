@@ -55,6 +55,22 @@ void fill_load(const GeneratorStatus& status, v1::Load* load) {
   load->set_mixed_steps(status.mixed_steps);
 }
 
+void fill_drafting(const DraftingStatus& status, v1::Drafting* drafting) {
+  drafting->mutable_drafted_by_position()->Add(status.drafted_by_position.begin(),
+                                               status.drafted_by_position.end());
+  drafting->mutable_accepted_by_position()->Add(status.accepted_by_position.begin(),
+                                                status.accepted_by_position.end());
+  drafting->set_run_ahead_drafts(status.run_ahead_drafts);
+  drafting->set_early_drafts(status.early_drafts);
+  drafting->set_passes(status.passes);
+  drafting->set_draft_wait_seconds(status.wait_seconds);
+  drafting->set_step_seconds(status.step_seconds);
+  drafting->set_verify_steps(status.verify_steps);
+  drafting->set_distinct_experts(status.distinct_experts);
+  drafting->set_slowest_experts(status.slowest_experts);
+  drafting->set_resting_sequences(status.resting_sequences);
+}
+
 void fill_worker(const WorkerStatus& status, v1::Worker* worker) {
   worker->set_rank(status.rank);
   worker->set_worker_id(safe_text(status.worker_id));
@@ -119,6 +135,7 @@ v1::GetStatusResponse status_to_proto(const ServingState& state, const RateMeter
   } else {
     const GeneratorStatus status = generator->status();
     fill_load(status, load);
+    fill_drafting(status.drafting, message.mutable_drafting());
     for (const std::vector<int64_t>& layer : status.expert_rows) {
       message.add_expert_rows()->mutable_rows()->Add(layer.begin(), layer.end());
     }

@@ -56,8 +56,8 @@ Engine::Engine(const EngineConfig& config, EngineParts parts)
       inbox_(admission_limits(config, parts)),
       board_(config.stall_limit),
       loop_(config, std::move(parts.models), parts.kv,
-            {.eos_tokens = eos_tokens_, .drafts = drafts_.get()}, &inbox_, &board_, waker_.get(),
-            std::move(parts.sleep)) {}
+            {.eos_tokens = eos_tokens_, .drafts = drafts_.get(), .clock = std::move(parts.clock)},
+            &inbox_, &board_, waker_.get(), std::move(parts.sleep)) {}
 
 Engine::~Engine() { stop(); }
 

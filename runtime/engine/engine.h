@@ -31,6 +31,7 @@ struct EngineParts {
   // Where the step thread sleeps; empty: on its waker. Called until stop() returns.
   StepSleep sleep;
   std::unique_ptr<DraftSource> drafts;  // null: prompt lookup
+  StepClock clock;                      // measures steps for depth control; empty: absl::Now
 };
 
 class Engine : public Generator {

@@ -13,6 +13,20 @@
 
 namespace brigade::runtime {
 
+// How speculation does; counters since start.
+struct DraftingStatus {
+  std::vector<int64_t> drafted_by_position, accepted_by_position;
+  int64_t run_ahead_drafts = 0, early_drafts = 0;  // as in SequenceUsage
+  int64_t passes = 0;                              // of sequences that want drafts
+  int64_t verify_steps = 0;                        // steps with drafts of any sequence
+  double wait_seconds = 0;                         // by which getting drafts held up steps
+  double step_seconds = 0;  // of steps with a sequence that wants drafts, the wait not included
+  // Of the verify steps, summed: distinct experts a layer (mean over layers), and those of the
+  // holder that reads most.
+  double distinct_experts = 0, slowest_experts = 0;
+  int resting_sequences = 0;  // now: none are asked for, they do not pay
+};
+
 // Gauges are now, counters since start.
 struct GeneratorStatus {
   bool ready = false;  // a warm-up step has run
@@ -30,9 +44,10 @@ struct GeneratorStatus {
   int64_t requests_cancelled = 0, requests_rejected = 0, requests_expired = 0;
   int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0;
   int64_t prefix_hit_tokens = 0, preemptions = 0, paused_for_reader = 0, nonfinite_rows = 0;
-  int64_t parkings = 0;           // sequences that left a step for want of an expert
-  int64_t verify_passes = 0;      // steps of a sequence with drafts
+  int64_t parkings = 0;       // sequences that left a step for want of an expert
+  int64_t verify_passes = 0;  // steps of a sequence with drafts
   int64_t drafted_tokens = 0, accepted_drafts = 0;
+  DraftingStatus drafting;
   int max_sequences_in_step = 0;  // largest batch so far
   int64_t mixed_steps = 0;        // steps with prefill chunks and decodes together
   // Microbatches at the experts, summed; and how long of it others were computed here.

@@ -11,6 +11,7 @@
 #include "runtime/request/request.h"
 #include "runtime/scheduler/admission.h"
 #include "runtime/scheduler/scheduled_sequence.h"
+#include "runtime/speculative/draft_counts.h"
 #include "runtime/stream/commit.h"
 #include "runtime/stream/token_stream.h"
 #include "runtime/tokenizer/tokenizer.h"
@@ -21,7 +22,8 @@ struct Sequence : ScheduledSequence {
   Sequence(const GenerateRequest& asked, int sample, std::span<const int32_t> eos_tokens,
            const Tokenizer* tokenizer);
   SequenceOutput output;
-  int target_passes = 0, drafted_tokens = 0, accepted_drafts = 0;
+  int target_passes = 0;
+  DraftCounts draft_counts;
   std::unique_ptr<SequenceSpeculation> speculation;  // null: off
 };
 

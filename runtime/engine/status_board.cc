@@ -5,6 +5,23 @@
 #include "absl/time/clock.h"
 
 namespace brigade::runtime {
+namespace {
+
+DraftingStatus drafting_of(const LoopCounts& counts) {
+  return {.drafted_by_position = by_position(counts.drafts, counts.drafts.drafted_at),
+          .accepted_by_position = by_position(counts.drafts, counts.drafts.accepted_at),
+          .run_ahead_drafts = counts.drafts.run_ahead,
+          .early_drafts = counts.drafts.early,
+          .passes = counts.draft_passes,
+          .verify_steps = counts.verify_steps,
+          .wait_seconds = absl::ToDoubleSeconds(counts.drafts.wait),
+          .step_seconds = absl::ToDoubleSeconds(counts.draft_step_time),
+          .distinct_experts = counts.distinct_experts,
+          .slowest_experts = counts.slowest_experts,
+          .resting_sequences = counts.resting_sequences};
+}
+
+}  // namespace
 
 StatusBoard::StatusBoard(absl::Duration stall_limit)
     : stall_limit_(stall_limit), last_progress_ns_(absl::ToUnixNanos(absl::Now())) {}
@@ -47,8 +64,9 @@ void StatusBoard::fill(GeneratorStatus* status, bool work_exists, absl::Time now
   status->parked_sequences = counts_.parked_sequences;
   status->parkings = counts_.parkings;
   status->verify_passes = counts_.verify_passes;
-  status->drafted_tokens = counts_.drafted_tokens;
-  status->accepted_drafts = counts_.accepted_drafts;
+  status->drafted_tokens = counts_.drafts.drafted;
+  status->accepted_drafts = counts_.drafts.accepted;
+  status->drafting = drafting_of(counts_);
   status->kv_blocks_in_use = counts_.kv_blocks_in_use;
   status->kv_blocks_cached = counts_.kv_blocks_cached;
   status->requests_finished = counts_.finished;

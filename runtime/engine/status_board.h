@@ -10,6 +10,7 @@
 
 #include "absl/time/time.h"
 #include "runtime/engine/generator.h"
+#include "runtime/speculative/draft_counts.h"
 
 namespace brigade::runtime {
 
@@ -23,7 +24,12 @@ struct LoopCounts {
   int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0;
   int64_t prefix_hit_tokens = 0, preemptions = 0, paused_for_reader = 0, nonfinite_rows = 0;
   int64_t parkings = 0;
-  int64_t verify_passes = 0, drafted_tokens = 0, accepted_drafts = 0;
+  int64_t verify_passes = 0;
+  DraftCounts drafts;
+  int64_t draft_passes = 0, verify_steps = 0;
+  absl::Duration draft_step_time;
+  double distinct_experts = 0, slowest_experts = 0;
+  int resting_sequences = 0;
   int max_sequences_in_step = 0;
   int64_t mixed_steps = 0;
   double exchange_seconds = 0, covered_exchange_seconds = 0;

@@ -7,9 +7,11 @@
 
 namespace brigade::runtime {
 
-// Lengthens the decodes of a planned step by drafts.
+// Lengthens the decodes of a planned step by drafts. What that takes is time that the step waits
+// for drafts: nothing here waits for a drafter.
 void StepLoop::plan_drafts(StepPlan* plan, absl::Time now) {
   if (speculating_ == 0) return;
+  const absl::Time began = clock_();
   drafts_->collect(now);
   asks_.clear();
   asking_.clear();
@@ -18,6 +20,7 @@ void StepLoop::plan_drafts(StepPlan* plan, absl::Time now) {
   depths_.assign(asks_.size(), 0);
   depth_control_.choose(asks_, plan->rows - static_cast<int>(asks_.size()),
                         scheduler_.spare_rows(*plan), depths_);
+  int deepest = 0;
   for (size_t i = 0; i < asks_.size(); ++i) {
     if (depths_[i] == 0) continue;
     StepSlice& slice = plan->slices[static_cast<size_t>(asking_[i])];
@@ -28,7 +31,20 @@ void StepLoop::plan_drafts(StepPlan* plan, absl::Time now) {
       draft_tokens_.push_back(draft.token);
     }
     scheduler_.add_drafts(plan, &slice, draft_tokens_);
-    counts_.drafted_tokens += slice.drafts;
+    deepest = std::max(deepest, slice.drafts);
+  }
+  counts_.draft_passes += static_cast<int64_t>(asks_.size());
+  counts_.verify_steps += deepest > 0;
+  note_wait(*plan, deepest, clock_() - began);
+}
+
+// Every sequence of a step waits for the drafts of all.
+void StepLoop::note_wait(const StepPlan& plan, int deepest, absl::Duration wait) {
+  counts_.drafts.wait += wait;
+  depth_control_.cost().observe_wait(deepest, absl::ToDoubleSeconds(wait));
+  for (const int index : asking_) {
+    const StepSlice& slice = plan.slices[static_cast<size_t>(index)];
+    static_cast<Sequence*>(slice.sequence)->draft_counts.wait += wait;
   }
 }
 
@@ -74,7 +90,8 @@ class StepLoop::Committing final : public Continuation {
     if (committed_ > 0) loop_.scheduler_.draft_accepted(sequence_);
     // Counted before the token's event, which may be the last.
     if (committed_ < drafts_.size() && drafts_[committed_].token == token) {
-      ++sequence_->accepted_drafts;
+      sequence_->draft_counts.note_accepted(committed_);
+      loop_.counts_.drafts.note_accepted(committed_);
     }
     ++committed_;
     std::optional<TokenLogprob> logprob;
@@ -103,7 +120,8 @@ bool StepLoop::commit_rows(ActiveRequest* request, Sequence* sequence, const Ver
   KeyedChance chance({.seed = request->asked.sampling.seed,
                       .sample_index = static_cast<uint32_t>(sequence->sample_index)});
   ++sequence->target_passes;
-  sequence->drafted_tokens += static_cast<int>(input.drafts.size());
+  sequence->draft_counts.note_drafted(input.drafts);
+  counts_.drafts.note_drafted(input.drafts);
   Committing committing(this, request, sequence, input.drafts, now);
   *verdict = verify(input, &verify_scratch_, &chance, &committing);
   if (verdict->outcome != VerifyOutcome::kNoCandidate) return true;
@@ -149,7 +167,6 @@ void StepLoop::note_verdict(const StepSlice& slice, const Verdict& verdict) {
   auto* sequence = static_cast<Sequence*>(slice.sequence);
   SequenceSpeculation& speculation = *sequence->speculation;
   ++counts_.verify_passes;
-  counts_.accepted_drafts += verdict.accepted;
   depth_control_.record(&speculation.survival, verdict.tested, verdict.accepted);
   if (verdict.outcome == VerifyOutcome::kNotFinite) {
     // The row that the first look did not cover: after an accepted draft.
@@ -159,10 +176,12 @@ void StepLoop::note_verdict(const StepSlice& slice, const Verdict& verdict) {
 }
 
 // Steps without drafts count too: they are what drafts are compared with.
-void StepLoop::note_time(const Microbatch& microbatch, absl::Time now) {
+void StepLoop::note_time(const Microbatch& microbatch) {
+  const absl::Duration time = clock_() - microbatch.began;
+  counts_.draft_step_time += time;
   if (!microbatch.model->parked_rows().empty()) return;
   depth_control_.cost().observe_step(microbatch.plan.rows, /*experts=*/0,
-                                     absl::ToDoubleSeconds(now - microbatch.began));
+                                     absl::ToDoubleSeconds(time));
 }
 
 // Tells the drafter what a pass has committed, with drafts or without.

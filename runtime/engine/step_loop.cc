@@ -56,6 +56,7 @@ StepLoop::StepLoop(const EngineConfig& config, std::vector<std::unique_ptr<StepM
       verify_scratch_(models[0]->vocab()),
       eos_tokens_(speculation.eos_tokens),
       drafts_(speculation.drafts),
+      clock_(speculation.clock ? speculation.clock : &absl::Now),
       depth_control_({.max_depth = config.max_draft_depth,
                       .max_sequences = models[0]->limits().max_sequences,
                       .max_rows = models[0]->limits().max_rows}) {
@@ -223,7 +224,7 @@ bool StepLoop::start_step(Microbatch* microbatch, absl::Time now) {
   if (microbatch->plan.empty()) return false;
   plan_drafts(&microbatch->plan, now);
   microbatch->measured = speculating_ > 0;
-  if (microbatch->measured) microbatch->began = absl::Now();
+  if (microbatch->measured) microbatch->began = clock_();
   absl::Status status;
   for (const BlockCopy& copy : microbatch->plan.copies) {
     status = microbatch->model->copy_block(copy.from, copy.to);
@@ -252,7 +253,7 @@ bool StepLoop::drive_step(Microbatch* microbatch) {
   board_->made_progress(now);
   expert_rows_stale_ = true;
   if (progress.ok()) {
-    if (microbatch->measured) note_time(*microbatch, now);
+    if (microbatch->measured) note_time(*microbatch);
     step_done(microbatch, now);
   } else {
     step_failed(microbatch, progress.status());

@@ -31,11 +31,15 @@ namespace brigade::runtime {
 // Sleeps until the waker is woken, or `until`.
 using StepSleep = std::function<void(kernels::Waker& waker, absl::Time until)>;
 
+// Measures steps for depth control.
+using StepClock = std::function<absl::Time()>;
+
 class StepLoop {
  public:
   struct Speculation {
     std::span<const int32_t> eos_tokens;
     DraftSource* drafts = nullptr;
+    StepClock clock;
   };
   // One microbatch for each of `models`. What `speculation` points to, inbox, board and waker must
   // outlive the loop.
@@ -98,7 +102,8 @@ class StepLoop {
   void verify_slice(const StepSlice& slice, const StepModel& model, int first_logits,
                     absl::Time now);
   void note_verdict(const StepSlice& slice, const Verdict& verdict);
-  void note_time(const Microbatch& microbatch, absl::Time now);
+  void note_wait(const StepPlan& plan, int deepest, absl::Duration wait);
+  void note_time(const Microbatch& microbatch);
   static void tell_drafter(const Sequence& sequence);
 
   const EngineConfig config_;
@@ -114,6 +119,7 @@ class StepLoop {
   VerifyScratch verify_scratch_;
   const std::span<const int32_t> eos_tokens_;
   DraftSource* const drafts_;
+  const StepClock clock_;
   DepthControl depth_control_;
   int speculating_ = 0;                       // requests
   std::vector<DepthAsk> asks_;                // scratch

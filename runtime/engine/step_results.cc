@@ -9,6 +9,19 @@
 #include "runtime/engine/step_loop.h"
 
 namespace brigade::runtime {
+namespace {
+
+void add_draft_counts(const DraftCounts& counts, SequenceUsage* usage) {
+  usage->drafted_tokens = static_cast<int>(counts.drafted);
+  usage->accepted_drafts = static_cast<int>(counts.accepted);
+  usage->drafted_by_position = by_position(counts, counts.drafted_at);
+  usage->accepted_by_position = by_position(counts, counts.accepted_at);
+  usage->run_ahead_drafts = static_cast<int>(counts.run_ahead);
+  usage->early_drafts = static_cast<int>(counts.early);
+  usage->draft_wait = counts.wait;
+}
+
+}  // namespace
 
 void StepLoop::step_failed(Microbatch* microbatch, const absl::Status& why) {
   StepPlan& plan = microbatch->plan;
@@ -27,6 +40,8 @@ void StepLoop::step_failed(Microbatch* microbatch, const absl::Status& why) {
 void StepLoop::step_done(Microbatch* microbatch, absl::Time now) {
   StepPlan& plan = microbatch->plan;
   mark_parked(microbatch);
+  // Drafts that have come by now count as made before the verdicts that follow.
+  if (speculating_ > 0) drafts_->collect(now);
   scheduler_.step_ended(&plan, /*computed=*/true, now);
   int next_logits = 0;
   for (const StepSlice& slice : plan.slices) {
@@ -117,8 +132,7 @@ void StepLoop::deliver(ActiveRequest* request, Sequence* sequence, TokenEvent ev
     event.usage.cached_prompt_tokens = std::min(sequence->cached_tokens, event.usage.prompt_tokens);
     event.usage.preemptions = sequence->preemptions;
     event.usage.target_passes = sequence->target_passes;
-    event.usage.drafted_tokens = sequence->drafted_tokens;
-    event.usage.accepted_drafts = sequence->accepted_drafts;
+    add_draft_counts(sequence->draft_counts, &event.usage);
     event.queued = std::min(request->started_at, now) - request->submitted;
     event.first_token = std::min(request->first_token_at, now) - request->submitted;
     event.total = now - request->submitted;

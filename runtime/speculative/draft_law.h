@@ -18,9 +18,17 @@ enum class LawForm : uint8_t {
   kSparse,     // a list of tokens; every other token has probability 0
 };
 
+// When a draft was made, seen from the verdict of its sequence's pass before.
+enum class DraftMade : uint8_t {
+  kAfterVerdict,   // with the verdict known; also whatever is made here, on demand
+  kUnaware,        // its maker did not know the verdict yet
+  kBeforeVerdict,  // it had arrived before there was one
+};
+
 struct DraftedToken {
   int32_t token = 0;
   LawForm form = LawForm::kNone;
+  DraftMade made = DraftMade::kAfterVerdict;
   std::span<const int32_t> law_tokens;        // kSparse: ascending
   std::span<const double> law_probabilities;  // kSparse: sum to 1 (law_from_weights)
 };

@@ -20,18 +20,19 @@ void DraftList::clear() {
   closed_ = false;
 }
 
-bool DraftList::push(int32_t token, LawForm form) {
+bool DraftList::push(int32_t token, LawForm form, DraftMade made) {
   closed_ = closed_ || size() == max_tokens_ || token < 0 || token >= vocab_;
   if (closed_) return false;
-  tokens_.push_back({.token = token, .form = form, .law_tokens = {}, .law_probabilities = {}});
+  tokens_.push_back(
+      {.token = token, .form = form, .made = made, .law_tokens = {}, .law_probabilities = {}});
   return true;
 }
 
 bool DraftList::push_sparse(int32_t token, std::span<const int32_t> law_tokens,
-                            std::span<const double> law_probabilities) {
+                            std::span<const double> law_probabilities, DraftMade made) {
   CHECK(law_tokens.size() == law_probabilities.size());
   closed_ = closed_ || law_tokens.size() > static_cast<size_t>(max_law_entries_);
-  if (!push(token, LawForm::kSparse)) return false;
+  if (!push(token, LawForm::kSparse, made)) return false;
   const size_t first = (tokens_.size() - 1) * static_cast<size_t>(max_law_entries_);
   std::copy(law_tokens.begin(), law_tokens.end(),
             law_tokens_.begin() + static_cast<std::ptrdiff_t>(first));

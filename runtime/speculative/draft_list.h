@@ -22,9 +22,11 @@ class DraftList {
   // False, and the same for every later push until clear(), when the list is full, the id is
   // outside the vocabulary or the law is longer than planned: what follows a missing token is no
   // draft.
-  bool push(int32_t token, LawForm form = LawForm::kPointMass);
+  bool push(int32_t token, LawForm form = LawForm::kPointMass,
+            DraftMade made = DraftMade::kAfterVerdict);
   bool push_sparse(int32_t token, std::span<const int32_t> law_tokens,
-                   std::span<const double> law_probabilities);
+                   std::span<const double> law_probabilities,
+                   DraftMade made = DraftMade::kAfterVerdict);
 
   std::span<const DraftedToken> tokens() const { return tokens_; }
   int size() const { return static_cast<int>(tokens_.size()); }

@@ -151,6 +151,7 @@ void DraftTail::append(const DraftChunk& chunk, size_t index, size_t law_first, 
   Held& place = held(count_++);
   place.token = chunk.tokens[index];
   place.base_length = chunk.base_length;
+  place.arrived_length = committed_length();
   place.hash = hash;
   place.form = chunk.form;
   if (chunk.form == LawForm::kSparse) {
@@ -196,10 +197,18 @@ void DraftTail::read_one(int index, DraftList* drafts) const {
   if (index >= count_) return;
   const Held& place = held(index);
   if (place.form == LawForm::kSparse) {
-    drafts->push_sparse(place.token, place.law.tokens, place.law.probabilities);
+    drafts->push_sparse(place.token, place.law.tokens, place.law.probabilities, made(index));
   } else {
-    drafts->push(place.token, place.form);
+    drafts->push(place.token, place.form, made(index));
   }
+}
+
+// Tokens are committed pass by pass, so what was shorter than the committed text knew no verdict
+// that is newer than the pass before.
+DraftMade DraftTail::made(int index) const {
+  const Held& place = held(index);
+  if (place.arrived_length < committed_length()) return DraftMade::kBeforeVerdict;
+  return place.base_length < committed_length() ? DraftMade::kUnaware : DraftMade::kAfterVerdict;
 }
 
 }  // namespace brigade::runtime

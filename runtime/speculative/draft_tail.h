@@ -62,6 +62,8 @@ class DraftTail {
   int size() const { return count_; }
   // Committed tokens that the worker knew of when it made tail token `index`.
   int base_length(int index) const { return held(index).base_length; }
+  // Of the token drafted for tail place `index`, seen from the last commit of tokens.
+  DraftMade made(int index) const;
   int committed_length() const { return static_cast<int>(hashes_.size()) - 1; }
   bool shut_out() const { return shut_out_; }
   uint64_t epoch() const { return epoch_; }
@@ -71,7 +73,8 @@ class DraftTail {
   struct Held {
     int32_t token = 0;
     int base_length = 0;
-    uint64_t hash = 0;  // of the text up to and with this token
+    int arrived_length = 0;  // committed tokens when it arrived
+    uint64_t hash = 0;       // of the text up to and with this token
     LawForm form = LawForm::kNone;
     Distribution law;
   };

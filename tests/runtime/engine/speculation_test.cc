@@ -228,6 +228,10 @@ GenerateRequest long_request(char script, int depth, int max_tokens = 60) {
   return request;
 }
 
+int64_t at(const std::vector<int64_t>& counts, size_t position) {
+  return position < counts.size() ? counts[position] : 0;
+}
+
 // Depth k and right drafts: k + 1 tokens a pass.
 TEST(Speculation, RightDraftsSavePasses) {
   SpeculationBed bed({});
@@ -246,6 +250,19 @@ TEST(Speculation, RightDraftsSavePasses) {
     EXPECT_EQ(answer.samples[0].usage.target_passes, passes + 1);
     EXPECT_EQ(answer.samples[0].usage.accepted_drafts, 59 - passes);
     EXPECT_EQ(answer.samples[0].usage.drafted_tokens, after.drafted_tokens - before.drafted_tokens);
+    // Every pass but the last, which may be shorter, had a draft at each position; all were right.
+    const runtime::SequenceUsage& usage = answer.samples[0].usage;
+    ASSERT_EQ(usage.drafted_by_position.size(), static_cast<size_t>(depth));
+    for (const int64_t count : usage.drafted_by_position) {
+      EXPECT_TRUE(count == passes || count == passes - 1) << count;
+    }
+    EXPECT_EQ(usage.accepted_by_position, usage.drafted_by_position);
+    EXPECT_EQ(after.drafting.passes - before.drafting.passes, passes);
+    EXPECT_EQ(after.drafting.drafted_by_position[0] - at(before.drafting.drafted_by_position, 0),
+              usage.drafted_by_position[0]);
+    EXPECT_GT(usage.draft_wait, absl::ZeroDuration());
+    EXPECT_GT(after.drafting.step_seconds, after.drafting.wait_seconds);
+    EXPECT_EQ(usage.run_ahead_drafts, 0);  // made on demand
   }
 }
 

@@ -12,6 +12,7 @@ namespace {
 using runtime::AcceptRule;
 using runtime::ChunkFate;
 using runtime::DraftChunk;
+using runtime::DraftMade;
 using runtime::DraftMirror;
 using runtime::DraftTail;
 using runtime::LawForm;
@@ -68,6 +69,11 @@ TEST_F(Tail, AFullMatchKeepsTheRunAheadChain) {
   // Still made with 3 known tokens, and it goes on from the right text.
   EXPECT_EQ(take({1, 2, 3, 4, 5, 6}, {7}, 3), ChunkFate::kTaken);
   EXPECT_EQ(tail_of(tail_), (Text{6, 7}));
+  // 6 was there before the pass that committed 5; 7 came later, but its maker knew nothing of it.
+  EXPECT_EQ(tail_.made(0), DraftMade::kBeforeVerdict);
+  EXPECT_EQ(tail_.made(1), DraftMade::kUnaware);
+  EXPECT_EQ(take({1, 2, 3, 4, 5, 6, 7}, {8}, 5), ChunkFate::kTaken);
+  EXPECT_EQ(tail_.made(2), DraftMade::kAfterVerdict);
   tail_.commit(6);
   EXPECT_EQ(tail_.counters().matched, 3);
   EXPECT_EQ(tail_.counters().run_ahead, 2);  // 4 was drafted when all before it was known

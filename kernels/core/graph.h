@@ -1,6 +1,6 @@
-// A recorded run of ops and copies on the device, launched as one. It depends on everything that was
-// enqueued while it was recorded: addresses, shapes and scalar arguments. Move-only; freed by any thread
-// once no stream runs it.
+// A recorded run of ops and copies on the device, launched as one. It depends on everything that
+// was enqueued while it was recorded: addresses, shapes and scalar arguments. Move-only; freed by
+// any thread once no stream runs it.
 #pragma once
 
 #include <memory>

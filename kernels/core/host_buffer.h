@@ -1,5 +1,6 @@
-// Host memory that a device copies from and to without holding up the caller: pinned on cuda, plain and
-// aligned elsewhere. Planned at start, like Buffer; the owner makes sure that no stream still uses it.
+// Host memory that a device copies from and to without holding up the caller: pinned on cuda, plain
+// and aligned elsewhere. Planned at start, like Buffer; the owner makes sure that no stream still
+// uses it.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,9 @@ class HostBuffer {
 
   void* data() const { return data_; }
   template <typename T>
-  T* as() const { return static_cast<T*>(data_); }
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
   size_t bytes() const { return bytes_; }
 
  private:

@@ -22,7 +22,9 @@ class DeviceImpl final : public CudaDevice, private LostWork {
   DeviceImpl(CudaDeviceInfo info, CudaMath math) : info_(std::move(info)), math_(math) {}
 
   DeviceKind kind() const override { return DeviceKind::kCuda; }
-  std::string name() const override { return absl::StrCat("cuda:", info_.ordinal, " ", info_.name); }
+  std::string name() const override {
+    return absl::StrCat("cuda:", info_.ordinal, " ", info_.name);
+  }
   int num_threads() const override { return 1; }
   int ordinal() const override { return info_.ordinal; }
   const CudaOps& ops() const override { return ops_table(math_); }
@@ -48,9 +50,9 @@ class DeviceImpl final : public CudaDevice, private LostWork {
   absl::StatusOr<void*> allocate_pinned(size_t bytes) override {
     RETURN_IF_ERROR(make_current());
     void* data = nullptr;
-    RETURN_IF_ERROR(cuda_status(
-        cudaHostAlloc(&data, std::max<size_t>(bytes, 1), cudaHostAllocDefault), "cudaHostAlloc",
-        bytes, " bytes of pinned host memory"));
+    RETURN_IF_ERROR(
+        cuda_status(cudaHostAlloc(&data, std::max<size_t>(bytes, 1), cudaHostAllocDefault),
+                    "cudaHostAlloc", bytes, " bytes of pinned host memory"));
     return data;
   }
 

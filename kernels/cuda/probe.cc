@@ -28,17 +28,17 @@ absl::Status no_gpu(cudaError_t error) {
     return absl::FailedPreconditionError(absl::StrCat("no NVIDIA driver on this machine", kUseCpu));
   }
   if (error == cudaErrorInsufficientDriver) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the NVIDIA driver of this machine is for CUDA ", version_text(driver),
-                     ", the module needs ", version_text(runtime), "; update the driver or use --device cpu"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the NVIDIA driver of this machine is for CUDA ", version_text(driver),
+        ", the module needs ", version_text(runtime), "; update the driver or use --device cpu"));
   }
   if (error == cudaErrorNoDevice) {
     return absl::FailedPreconditionError(
         absl::StrCat("the NVIDIA driver shows no GPU to this process", kUseCpu));
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("the GPUs of this machine cannot be used: cudaGetDeviceCount: ",
-                   cudaGetErrorName(error), ": ", cudaGetErrorString(error), kUseCpu));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the GPUs of this machine cannot be used: cudaGetDeviceCount: ", cudaGetErrorName(error),
+      ": ", cudaGetErrorString(error), kUseCpu));
 }
 
 absl::StatusOr<std::vector<CudaDeviceInfo>> probe() {
@@ -71,15 +71,15 @@ absl::StatusOr<std::vector<CudaDeviceInfo>> devices() {
 absl::StatusOr<CudaDeviceInfo> usable_device(int ordinal) {
   ASSIGN_OR_RETURN(const std::vector<CudaDeviceInfo> found, devices());
   if (ordinal < 0 || static_cast<size_t>(ordinal) >= found.size()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "device cuda:", ordinal, " does not exist: this process sees ", found.size(),
-        found.size() == 1 ? " GPU, cuda:0" : " GPUs, numbered from 0"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("device cuda:", ordinal, " does not exist: this process sees ", found.size(),
+                     found.size() == 1 ? " GPU, cuda:0" : " GPUs, numbered from 0"));
   }
   const CudaDeviceInfo& info = found[static_cast<size_t>(ordinal)];
   if (info.major < kLeastMajor) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("device cuda:", ordinal, " (", info.name, ") has compute capability ", info.major,
-                     ".", info.minor, "; the module needs ", kLeastMajor, ".0 or later"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "device cuda:", ordinal, " (", info.name, ") has compute capability ", info.major, ".",
+        info.minor, "; the module needs ", kLeastMajor, ".0 or later"));
   }
   return info;
 }

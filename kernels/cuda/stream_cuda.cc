@@ -91,7 +91,8 @@ absl::Status StreamImpl::fill_bytes(void* device_to, uint8_t value, size_t bytes
 
 absl::StatusOr<Event> StreamImpl::record(Waker* waker) {
   RETURN_IF_ERROR(usable());
-  if (capturing_) return absl::FailedPreconditionError("record() on a stream that captures a graph");
+  if (capturing_)
+    return absl::FailedPreconditionError("record() on a stream that captures a graph");
   return events_.record(stream_, waker);
 }
 
@@ -105,9 +106,9 @@ absl::Status StreamImpl::synchronize(absl::Time deadline) {
 absl::Status StreamImpl::begin_capture() {
   RETURN_IF_ERROR(usable());
   if (capturing_) return absl::FailedPreconditionError("begin_capture() twice on a stream");
-  RETURN_IF_ERROR(error_->keep(
-      cuda_status(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
-                  "cudaStreamBeginCapture", "thread local")));
+  RETURN_IF_ERROR(
+      error_->keep(cuda_status(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
+                               "cudaStreamBeginCapture", "thread local")));
   capturing_ = true;
   return absl::OkStatus();
 }

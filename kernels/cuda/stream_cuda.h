@@ -1,6 +1,6 @@
-// A stream of a GPU. See kernels/core/device.h for the contract; calls return without waiting, and an
-// error of CUDA is sticky. After an error on the GPU a waker is not woken: whoever sleeps on one wakes by
-// its own deadline, finds the event ready and the error in it.
+// A stream of a GPU. See kernels/core/device.h for the contract; calls return without waiting, and
+// an error of CUDA is sticky. After an error on the GPU a waker is not woken: whoever sleeps on one
+// wakes by its own deadline, finds the event ready and the error in it.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,5 +1,6 @@
-// The events of one CUDA stream, and the host calls that wake whoever waits for them. An event of CUDA is
-// reused once nobody holds its point any more: recording allocates no CUDA object in the long run.
+// The events of one CUDA stream, and the host calls that wake whoever waits for them. An event of
+// CUDA is reused once nobody holds its point any more: recording allocates no CUDA object in the
+// long run.
 //
 // Thread: record() by the stream's thread; points by any; the host calls by CUDA's own thread.
 #pragma once
@@ -49,7 +50,8 @@ class StreamEvents {
   StreamEvents(const StreamEvents&) = delete;
   StreamEvents& operator=(const StreamEvents&) = delete;
 
-  // The point after everything enqueued on `stream` so far. Wakes `waker` (may be null) when it passes.
+  // The point after everything enqueued on `stream` so far. Wakes `waker` (may be null) when it
+  // passes.
   absl::StatusOr<Event> record(cudaStream_t stream, Waker* waker);
 
  private:

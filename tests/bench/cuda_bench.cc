@@ -1,0 +1,235 @@
+// Speed of the CUDA kernels beside a copy and a matrix product of the same run, and of decode
+// through a stack of 8x7B-shaped layers.
+//   cuda_bench [--json] [--small] [--device cuda|cpu] [--module PATH]   or   cuda_bench --probe
+// --small: tiny shapes, for trying the program where there is no GPU. --probe: names the GPUs, or
+// says why there are none.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "kernels/core/device_cuda.h"
+#include "kernels/core/status.h"
+#include "tests/bench/layer_stack.h"
+
+namespace brigade::bench {
+namespace {
+
+using kernels::Buffer;
+using kernels::Device;
+
+struct Options {
+  bool json = false, small = false, probe = false;
+  std::string device = "cuda", module;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  if (const char* module = std::getenv("BRIGADE_CUDA_MODULE")) options.module = module;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const bool more = i + 1 < argc;
+    if (word == "--json") {
+      options.json = true;
+    } else if (word == "--small") {
+      options.small = true;
+    } else if (word == "--probe") {
+      options.probe = true;
+    } else if (word == "--device" && more) {
+      options.device = argv[++i];
+    } else if (word == "--module" && more) {
+      options.module = argv[++i];
+    } else {
+      std::fprintf(stderr, "cuda_bench: unknown option %s\n", word.c_str());
+      std::exit(2);
+    }
+  }
+  return options;
+}
+
+struct Row {
+  std::string name;
+  double us = 0, gb_per_s = 0, of_copy = 0, tflop_per_s = 0, of_gemm = 0;
+};
+
+// Times work on one stream: the median of samples that each hold several calls.
+class Clock {
+ public:
+  Clock(LayerStack& stack, int calls, int samples)
+      : stack_(stack), calls_(calls), samples_(samples) {}
+
+  // Seconds of one call.
+  absl::StatusOr<double> time(const std::function<absl::Status()>& call) {
+    std::vector<double> seconds;
+    RETURN_IF_ERROR(call());
+    RETURN_IF_ERROR(stack_.synchronize());
+    for (int i = 0; i < samples_; ++i) {
+      const absl::Time start = absl::Now();
+      for (int j = 0; j < calls_; ++j) RETURN_IF_ERROR(call());
+      RETURN_IF_ERROR(stack_.synchronize());
+      seconds.push_back(absl::ToDoubleSeconds(absl::Now() - start) / calls_);
+    }
+    std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
+    return seconds[seconds.size() / 2];
+  }
+
+ private:
+  LayerStack& stack_;
+  const int calls_, samples_;
+};
+
+struct Report {
+  std::vector<Row> rows;
+  double copy = 0;  // bytes/s, read and written
+  double gemm = 0;  // FLOP/s
+  std::string summary;
+};
+
+absl::Status add(Report& report, Clock& clock, const std::string& name, double bytes, double flop,
+                 const std::function<absl::Status()>& call) {
+  ASSIGN_OR_RETURN(const double seconds, clock.time(call));
+  Row row{name, seconds * 1e6, bytes / seconds / 1e9, bytes / seconds / report.copy,
+          flop / seconds / 1e12};
+  row.of_gemm = report.gemm > 0 ? flop / seconds / report.gemm : 0;
+  report.rows.push_back(row);
+  return absl::OkStatus();
+}
+
+absl::Status ceilings(const Options& options, Device& device, LayerStack& stack, Clock& clock,
+                      Report& report) {
+  const size_t bytes = options.small ? 1 << 16 : size_t{1} << 30;
+  ASSIGN_OR_RETURN(const Buffer from, Buffer::allocate(device, bytes));
+  ASSIGN_OR_RETURN(const Buffer to, Buffer::allocate(device, bytes));
+  RETURN_IF_ERROR(stack.stream().fill_bytes(from.data(), 0x3C, bytes));
+  ASSIGN_OR_RETURN(const double copy_seconds, clock.time([&] {
+    return stack.stream().copy_on_device(to.data(), from.data(), bytes);
+  }));
+  report.copy = 2.0 * bytes / copy_seconds;
+  report.rows.push_back({"copy", copy_seconds * 1e6, report.copy / 1e9, 1});
+  return absl::OkStatus();
+}
+
+absl::Status ops(const Options& options, LayerStack& stack, Clock& clock, Report& report) {
+  const double row_bytes = 4.0 * stack.shape().hidden;
+  for (const int rows : options.small ? std::vector<int>{1, 5} : std::vector<int>{1, 16, 512}) {
+    const std::string of = absl::StrCat(", ", rows, " rows");
+    RETURN_IF_ERROR(add(report, clock, "rms_norm" + of, 2 * rows * row_bytes, 0,
+                        [&] { return stack.norm(rows); }));
+    RETURN_IF_ERROR(add(report, clock, "qkv" + of, stack.qkv_bytes(), stack.qkv_bytes() * rows,
+                        [&] { return stack.qkv(rows); }));
+    RETURN_IF_ERROR(add(report, clock, "attention" + of, stack.attention_bytes(rows), 0,
+                        [&] { return stack.attention(rows); }));
+    RETURN_IF_ERROR(add(report, clock, "router" + of, 0, 0, [&] { return stack.router(rows); }));
+    RETURN_IF_ERROR(add(report, clock, "experts" + of, stack.expert_bytes(rows),
+                        stack.expert_flop(rows), [&] { return stack.experts(0, rows); }));
+    RETURN_IF_ERROR(add(report, clock, "combine" + of, (stack.shape().top_k + 2) * rows * row_bytes,
+                        0, [&] { return stack.combine(rows); }));
+    RETURN_IF_ERROR(add(report, clock, "logits" + of, stack.logits_bytes(),
+                        stack.logits_bytes() * rows, [&] { return stack.logits(rows); }));
+  }
+  return absl::OkStatus();
+}
+
+// Decode of a model of 32 such layers, from the stack's time a layer.
+absl::Status decode(const Options& options, LayerStack& stack, Clock& clock, Report& report) {
+  constexpr int kModelLayers = 32;
+  std::vector<std::string> said;
+  for (const int rows : options.small ? std::vector<int>{1} : std::vector<int>{1, 16}) {
+    ASSIGN_OR_RETURN(const double layers, clock.time([&] { return stack.layers(rows); }));
+    ASSIGN_OR_RETURN(const double logits, clock.time([&] { return stack.logits(rows); }));
+    const double step = layers / stack.num_layers() * kModelLayers + logits;
+    report.rows.push_back(
+        {absl::StrCat("32 layers and logits, ", rows, " rows"), step * 1e6,
+         (stack.expert_bytes(rows) * kModelLayers + stack.logits_bytes()) / step / 1e9,
+         (stack.expert_bytes(rows) * kModelLayers + stack.logits_bytes()) / step / report.copy});
+    said.push_back(absl::StrFormat("%d stream(s) %.1f tokens/s", rows, rows / step));
+  }
+  report.summary = "8x7B-shaped decode: " + absl::StrJoin(said, ", ");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Report> measure(const Options& options) {
+  kernels::DeviceOptions device_options;
+  ASSIGN_OR_RETURN(device_options.kind, Device::parse_kind(options.device));
+  device_options.cuda_module = options.module;
+  ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, Device::create(device_options));
+  LayerShape shape;
+  if (options.small) {
+    shape = {.hidden = 128,
+             .heads = 4,
+             .kv_heads = 2,
+             .head_dim = 64,
+             .experts = 4,
+             .top_k = 2,
+             .ffn = 96,
+             .vocab = 512,
+             .context = 160,
+             .block_size = 16};
+  }
+  ASSIGN_OR_RETURN(const auto stack, LayerStack::create(*device, shape, options.small ? 2 : 4,
+                                                        options.small ? 8 : 512));
+  Clock clock(*stack, options.small ? 1 : 10, options.small ? 1 : 7);
+  Report report;
+  RETURN_IF_ERROR(ceilings(options, *device, *stack, clock, report));
+  RETURN_IF_ERROR(ops(options, *stack, clock, report));
+  RETURN_IF_ERROR(decode(options, *stack, clock, report));
+  return report;
+}
+
+void print(const Options& options, const Report& report) {
+  if (!options.json) {
+    std::printf("%-36s %10s %9s %8s %9s %8s\n", "what", "us", "GB/s", "of copy", "TFLOP/s",
+                "of GEMM");
+    for (const Row& row : report.rows) {
+      std::printf("%-36s %10.1f %9.1f %8.2f %9.2f %8.3f\n", row.name.c_str(), row.us, row.gb_per_s,
+                  row.of_copy, row.tflop_per_s, row.of_gemm);
+    }
+    std::printf("%s\n", report.summary.c_str());
+    return;
+  }
+  std::vector<std::string> rows;
+  for (const Row& row : report.rows) {
+    rows.push_back(absl::StrFormat(
+        R"({"name": "%s", "us": %.3f, "gb_per_s": %.3f, "of_copy": %.4f, "tflop_per_s": %.4f, "of_gemm": %.4f})",
+        row.name, row.us, row.gb_per_s, row.of_copy, row.tflop_per_s, row.of_gemm));
+  }
+  std::printf("{\"summary\": \"%s\", \"rows\": [%s]}\n", report.summary.c_str(),
+              absl::StrJoin(rows, ",\n").c_str());
+}
+
+int probe(const Options& options) {
+  const auto open = kernels::open_cuda_module(options.module);
+  const auto found = open.ok() ? open->module->devices() : open.status();
+  if (!found.ok()) {
+    std::printf("%s\n", std::string(found.status().message()).c_str());
+    return 3;
+  }
+  for (const kernels::CudaDeviceInfo& gpu : *found) {
+    std::printf("cuda:%d %s, compute %d.%d, %zu MiB\n", gpu.ordinal, gpu.name.c_str(), gpu.major,
+                gpu.minor, gpu.memory_bytes >> 20);
+  }
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  if (options.probe) return probe(options);
+  const absl::StatusOr<Report> report = measure(options);
+  if (!report.ok()) {
+    std::fprintf(stderr, "cuda_bench: %s\n", std::string(report.status().message()).c_str());
+    return 1;
+  }
+  print(options, *report);
+  return 0;
+}
+
+}  // namespace
+}  // namespace brigade::bench
+
+int main(int argc, char** argv) { return brigade::bench::run(argc, argv); }

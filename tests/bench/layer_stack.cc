@@ -1,0 +1,280 @@
+#include "tests/bench/layer_stack.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/time/clock.h"
+#include "kernels/core/check.h"
+#include "kernels/core/status.h"
+
+namespace brigade::bench {
+namespace {
+
+using kernels::Buffer;
+using kernels::WeightFormat;
+
+// A bf16 of these bytes is about 0.0115, an f32 too: finite everywhere.
+constexpr uint8_t kFill = 0x3C;
+constexpr WeightFormat kFormat = WeightFormat::kBF16PairPanels16;
+constexpr absl::Duration kDeadline = absl::Seconds(60);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LayerStack>> LayerStack::create(kernels::Device& device,
+                                                               const LayerShape& shape, int layers,
+                                                               int max_rows) {
+  auto stack = std::unique_ptr<LayerStack>(new LayerStack(device, shape));
+  ASSIGN_OR_RETURN(stack->stream_, device.create_stream());
+  stack->layers_.resize(layers);
+  for (Layer& layer : stack->layers_) RETURN_IF_ERROR(stack->make_layer(layer));
+  RETURN_IF_ERROR(stack->make_buffers(max_rows));
+  RETURN_IF_ERROR(stack->synchronize());
+  return stack;
+}
+
+absl::StatusOr<Buffer> LayerStack::filled(size_t bytes) {
+  ASSIGN_OR_RETURN(Buffer buffer, Buffer::allocate(device_, bytes));
+  RETURN_IF_ERROR(stream_->fill_bytes(buffer.data(), kFill, bytes));
+  return buffer;
+}
+
+absl::StatusOr<Buffer> LayerStack::indices(const std::vector<int32_t>& values) {
+  ASSIGN_OR_RETURN(Buffer buffer, Buffer::allocate(device_, values.size() * sizeof(int32_t)));
+  RETURN_IF_ERROR(stream_->copy_to_device(buffer.data(), values.data(), buffer.bytes()));
+  RETURN_IF_ERROR(synchronize());
+  return buffer;
+}
+
+absl::Status LayerStack::make_layer(Layer& layer) {
+  const LayerShape& s = shape_;
+  const int64_t q_width = int64_t{s.heads} * s.head_dim;
+  const int64_t qkv_width = q_width + 2 * int64_t{s.kv_heads} * s.head_dim;
+  ASSIGN_OR_RETURN(layer.qkv, filled(kernels::packed_bytes(kFormat, qkv_width, s.hidden)));
+  ASSIGN_OR_RETURN(layer.o, filled(kernels::packed_bytes(kFormat, s.hidden, q_width)));
+  ASSIGN_OR_RETURN(layer.router, filled(kernels::packed_bytes(kFormat, s.experts, s.hidden)));
+  ASSIGN_OR_RETURN(layer.norm, filled(sizeof(float) * s.hidden));
+  for (int e = 0; e < s.experts; ++e) {
+    ASSIGN_OR_RETURN(Buffer gate_up, filled(2 * kernels::packed_bytes(kFormat, s.ffn, s.hidden)));
+    ASSIGN_OR_RETURN(Buffer down, filled(kernels::packed_bytes(kFormat, s.hidden, s.ffn)));
+    layer.gate_up.push_back(std::move(gate_up));
+    layer.down.push_back(std::move(down));
+  }
+  // One sequence's blocks, which all rows share: a row reads its whole context all the same.
+  const size_t block = size_t{2} * s.kv_heads * s.block_size * s.head_dim * 2;
+  ASSIGN_OR_RETURN(layer.cache, filled(block * (s.context / s.block_size)));
+  return absl::OkStatus();
+}
+
+absl::Status LayerStack::make_buffers(int max_rows) {
+  const LayerShape& s = shape_;
+  const size_t rows = max_rows, hidden = s.hidden;
+  const size_t qkv_width = size_t(s.heads + 2 * s.kv_heads) * s.head_dim;
+  const auto floats = [&](Buffer& to, size_t count) -> absl::Status {
+    ASSIGN_OR_RETURN(to, filled(count * sizeof(float)));
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(floats(hidden_, rows * hidden));
+  RETURN_IF_ERROR(floats(normed_, rows * hidden));
+  RETURN_IF_ERROR(floats(qkv_, rows * qkv_width));
+  RETURN_IF_ERROR(floats(attention_, rows * s.heads * s.head_dim));
+  RETURN_IF_ERROR(floats(router_logits_, rows * s.experts));
+  RETURN_IF_ERROR(floats(gates_, rows * s.top_k));
+  RETURN_IF_ERROR(floats(experts_, rows * s.top_k));
+  RETURN_IF_ERROR(floats(answers_, rows * s.top_k * hidden));
+  RETURN_IF_ERROR(floats(logits_, rows * s.vocab));
+  ASSIGN_OR_RETURN(output_, filled(kernels::packed_bytes(kFormat, s.vocab, s.hidden)));
+  std::vector<int32_t> blocks(s.context / s.block_size);
+  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int32_t>(i);
+  ASSIGN_OR_RETURN(tables_, indices(blocks));
+  ASSIGN_OR_RETURN(positions_, indices(std::vector<int32_t>(rows, s.context - 1)));
+  ASSIGN_OR_RETURN(sequences_, indices(std::vector<int32_t>(rows, 0)));
+  ASSIGN_OR_RETURN(attention_scratch_, filled(kernels::attention_scratch_bytes(
+                                           device_, max_rows, s.heads, s.head_dim)));
+  ASSIGN_OR_RETURN(ffn_scratch_, filled(kernels::expert_ffn_scratch_bytes(
+                                     device_, max_rows * s.top_k, s.hidden, s.ffn)));
+  host_experts_.resize(rows * s.top_k);
+  host_rows_.resize(rows * s.top_k);
+  host_slots_.resize(rows * s.top_k);
+  ASSIGN_OR_RETURN(row_index_, indices(host_rows_));
+  ASSIGN_OR_RETURN(out_index_, indices(host_slots_));
+  groups_.resize(layers_.size());
+  for (auto& groups : groups_) groups.resize(s.experts);
+  return absl::OkStatus();
+}
+
+kernels::PackedMatrix LayerStack::matrix(const Buffer& buffer, int64_t outputs, int64_t k) const {
+  return {buffer.data(), kFormat, outputs, k};
+}
+
+absl::Status LayerStack::norm(int rows) {
+  return kernels::rms_norm(*stream_, {.x = hidden_.as<float>(),
+                                      .weight = layers_[0].norm.as<float>(),
+                                      .out = normed_.as<float>(),
+                                      .x_stride = shape_.hidden,
+                                      .out_stride = shape_.hidden,
+                                      .rows = rows,
+                                      .hidden = shape_.hidden,
+                                      .eps = 1e-5f});
+}
+
+absl::Status LayerStack::qkv(int rows) {
+  const int64_t width = int64_t{shape_.heads + 2 * shape_.kv_heads} * shape_.head_dim;
+  return kernels::matmul(*stream_, {.x = normed_.as<float>(),
+                                    .weights = matrix(layers_[0].qkv, width, shape_.hidden),
+                                    .y = qkv_.as<float>(),
+                                    .x_stride = shape_.hidden,
+                                    .y_stride = width,
+                                    .rows = rows});
+}
+
+absl::Status LayerStack::attention(int rows) { return attention_of(layers_[0], rows); }
+
+absl::Status LayerStack::attention_of(const Layer& layer, int rows) {
+  const LayerShape& s = shape_;
+  kernels::KvLayerView cache;
+  cache.data = layer.cache.data();
+  cache.dtype = kernels::DType::kBF16;
+  cache.num_blocks = s.context / s.block_size;
+  cache.block_size = s.block_size;
+  cache.kv_heads = s.kv_heads;
+  cache.head_dim = s.head_dim;
+  cache.block_stride_bytes = static_cast<int64_t>(cache.layer_bytes());
+  const int64_t q_width = int64_t{s.heads} * s.head_dim;
+  return kernels::paged_attention(*stream_,
+                                  {.q = qkv_.as<float>(),
+                                   .cache = cache,
+                                   .block_tables = tables_.as<int32_t>(),
+                                   .row_sequence = sequences_.as<int32_t>(),
+                                   .row_position = positions_.as<int32_t>(),
+                                   .out = attention_.as<float>(),
+                                   .q_stride = q_width + 2 * int64_t{s.kv_heads} * s.head_dim,
+                                   .out_stride = q_width,
+                                   .rows = rows,
+                                   .heads = s.heads,
+                                   .max_blocks = cache.num_blocks,
+                                   .sequences = 1,
+                                   .scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim)),
+                                   .scratch = attention_scratch_.data(),
+                                   .scratch_bytes = attention_scratch_.bytes()});
+}
+
+absl::Status LayerStack::router(int rows) {
+  RETURN_IF_ERROR(kernels::matmul(
+      *stream_, {.x = normed_.as<float>(),
+                 .weights = matrix(layers_[0].router, shape_.experts, shape_.hidden),
+                 .y = router_logits_.as<float>(),
+                 .x_stride = shape_.hidden,
+                 .y_stride = shape_.experts,
+                 .rows = rows}));
+  kernels::RouterRule rule;
+  rule.num_experts = shape_.experts;
+  rule.top_k = shape_.top_k;
+  rule.renormalize = true;
+  return kernels::router_top_k(*stream_, {.logits = router_logits_.as<float>(),
+                                          .experts = experts_.as<int32_t>(),
+                                          .gates = gates_.as<float>(),
+                                          .rule = rule,
+                                          .rows = rows});
+}
+
+// Terms grouped by expert, as the exchange makes them from what the router chose.
+absl::Status LayerStack::experts(int layer, int rows) {
+  const LayerShape& s = shape_;
+  std::vector<kernels::ExpertGroup>& groups = groups_[layer];
+  int term = 0;
+  for (int e = 0; e < s.experts; ++e) {
+    const int first = term;
+    for (int r = 0; r < rows; ++r) {
+      for (int k = 0; k < s.top_k; ++k) {
+        if ((r + k) % s.experts != e) continue;
+        host_rows_[term] = r;
+        host_slots_[term++] = r * s.top_k + k;
+      }
+    }
+    kernels::ExpertWeights weights;
+    weights.gate_up =
+        matrix(layers_[layer].gate_up[e], 2 * kernels::padded_outputs(s.ffn), s.hidden);
+    weights.down = matrix(layers_[layer].down[e], s.hidden, s.ffn);
+    weights.ffn = s.ffn;
+    groups[e] = {weights, first, term - first};
+  }
+  const size_t bytes = sizeof(int32_t) * term;
+  RETURN_IF_ERROR(stream_->copy_to_device(row_index_.data(), host_rows_.data(), bytes));
+  RETURN_IF_ERROR(stream_->copy_to_device(out_index_.data(), host_slots_.data(), bytes));
+  return kernels::expert_ffn(*stream_, {.x = normed_.as<float>(),
+                                        .row_index = row_index_.as<int32_t>(),
+                                        .out_index = out_index_.as<int32_t>(),
+                                        .out = answers_.data(),
+                                        .groups = groups.data(),
+                                        .num_groups = s.experts,
+                                        .total = term,
+                                        .hidden = s.hidden,
+                                        .scratch = ffn_scratch_.data(),
+                                        .scratch_bytes = ffn_scratch_.bytes()});
+}
+
+absl::Status LayerStack::combine(int rows) {
+  return kernels::combine(*stream_, {.answers = answers_.data(),
+                                     .gates = gates_.as<float>(),
+                                     .residual = hidden_.as<float>(),
+                                     .rows = rows,
+                                     .top_k = shape_.top_k,
+                                     .hidden = shape_.hidden});
+}
+
+absl::Status LayerStack::layers(int rows) {
+  const LayerShape& s = shape_;
+  const int64_t q_width = int64_t{s.heads} * s.head_dim;
+  for (int i = 0; i < num_layers(); ++i) {
+    RETURN_IF_ERROR(norm(rows));
+    RETURN_IF_ERROR(qkv(rows));
+    RETURN_IF_ERROR(attention_of(layers_[i], rows));
+    RETURN_IF_ERROR(kernels::matmul(*stream_, {.x = attention_.as<float>(),
+                                               .weights = matrix(layers_[i].o, s.hidden, q_width),
+                                               .y = hidden_.as<float>(),
+                                               .x_stride = q_width,
+                                               .y_stride = s.hidden,
+                                               .rows = rows,
+                                               .accumulate = true}));
+    RETURN_IF_ERROR(norm(rows));
+    RETURN_IF_ERROR(router(rows));
+    RETURN_IF_ERROR(stream_->copy_to_host(host_experts_.data(), experts_.data(),
+                                          sizeof(int32_t) * rows * s.top_k));
+    ASSIGN_OR_RETURN(const kernels::Event chosen, stream_->record());
+    RETURN_IF_ERROR(chosen.wait_until(absl::Now() + kDeadline));
+    RETURN_IF_ERROR(experts(i, rows));
+    RETURN_IF_ERROR(combine(rows));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LayerStack::logits(int rows) {
+  return kernels::matmul(*stream_, {.x = hidden_.as<float>(),
+                                    .weights = matrix(output_, shape_.vocab, shape_.hidden),
+                                    .y = logits_.as<float>(),
+                                    .x_stride = shape_.hidden,
+                                    .y_stride = shape_.vocab,
+                                    .rows = rows});
+}
+
+absl::Status LayerStack::synchronize() { return stream_->synchronize(absl::Now() + kDeadline); }
+
+int LayerStack::distinct(int rows) const {
+  return std::min(shape_.experts, rows + shape_.top_k - 1);
+}
+
+double LayerStack::qkv_bytes() const {
+  return 2.0 * shape_.hidden * (shape_.heads + 2 * shape_.kv_heads) * shape_.head_dim;
+}
+double LayerStack::attention_bytes(int rows) const {
+  return 4.0 * rows * shape_.context * shape_.kv_heads * shape_.head_dim;
+}
+double LayerStack::logits_bytes() const { return 2.0 * shape_.vocab * shape_.hidden; }
+double LayerStack::expert_bytes(int rows) const {
+  return 6.0 * distinct(rows) * shape_.hidden * shape_.ffn;
+}
+double LayerStack::expert_flop(int rows) const {
+  return 6.0 * rows * shape_.top_k * shape_.hidden * shape_.ffn;
+}
+
+}  // namespace brigade::bench

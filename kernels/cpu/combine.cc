@@ -6,7 +6,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/combine.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/cpu/lanes16-inl.h"
+#include "kernels/cpu/rms_norm_row-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace brigade::kernels::HWY_NAMESPACE {
@@ -39,6 +39,10 @@ void combine_rows_of(const CombineArgs& args, int first, int last) {
     if (rest > 0) {
       const Lanes16 sum = weighted_answers(answers + full, gates, args.top_k, args.hidden, rest);
       store_first(add16(load_first(residual + full, rest), sum), residual + full, rest);
+    }
+    if (args.norm_weight != nullptr) {
+      rms_norm_row(residual, args.norm_weight, args.normed + row * args.hidden, args.hidden,
+                   args.norm_eps);
     }
   }
 }

@@ -18,7 +18,12 @@ absl::Status run(CudaStream& stream, const Args& args) {
 
 CudaOps identical_table() {
   CudaOps table;
-  // A line like `table.rms_norm = run<rms_norm, RmsNormArgs>;` an op.
+  table.embedding = run<embedding, EmbeddingArgs>;
+  table.rms_norm = run<rms_norm, RmsNormArgs>;
+  table.rope_kv_write = run<rope_kv_write, RopeKvWriteArgs>;
+  table.gather_rows = run<gather_rows, GatherRowsArgs>;
+  table.router_top_k = run<router_top_k, RouterTopKArgs>;
+  table.combine = run<combine, CombineArgs>;
   return table;
 }
 

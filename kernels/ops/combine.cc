@@ -12,6 +12,10 @@ absl::Status check(const CombineArgs& args) {
   RETURN_IF_ERROR(check_positive(kOp, "hidden", args.hidden));
   RETURN_IF_ERROR(check_pointer(kOp, "answers", args.answers));
   RETURN_IF_ERROR(check_pointer(kOp, "residual", args.residual));
+  if (args.norm_weight != nullptr) {
+    RETURN_IF_ERROR(check_pointer(kOp, "normed", args.normed));
+    RETURN_IF_ERROR(check_that(args.norm_eps >= 0, kOp, "norm_eps must not be negative"));
+  }
   return check_that(args.answer_dtype != DType::kI32, kOp, "answer_dtype must be f32, bf16 or f16");
 }
 
@@ -22,6 +26,8 @@ void visit(CombineArgs& args, PointerVisitor& pointers) {
                   "answers");
   pointers.device(args.gates, 4 * slots, "gates");
   pointers.device(args.residual, 4 * args.rows * hidden, "residual");
+  pointers.device(args.norm_weight, 4 * hidden, "norm_weight");
+  pointers.device(args.normed, 4 * args.rows * hidden, "normed");
 }
 
 }  // namespace

@@ -74,6 +74,8 @@ struct ExpertFfnArgs {
 // residual[r] += sum over k = 0..top_k-1, in this order, of gates[r][k] * answers[r * top_k + k]:
 // acc = 0; acc = fma(gate, answer, acc); then one addition. A slot with gate exactly 0 is still
 // added. gates null: every gate is 1 (dense layers, top_k = 1).
+// With norm_weight, normed[r] = RMS norm of the new residual[r], with the bits of the op rms_norm:
+// the next layer's norm without a launch of its own.
 struct CombineArgs {
   const void* answers = nullptr;  // [rows * top_k, hidden] of answer_dtype
   DType answer_dtype = DType::kF32;
@@ -82,6 +84,9 @@ struct CombineArgs {
   int rows = 0;
   int top_k = 0;
   int hidden = 0;
+  const float* norm_weight = nullptr;  // [hidden] or null: no norm
+  float* normed = nullptr;             // [rows, hidden] when norm_weight is given
+  float norm_eps = 0;
 };
 
 }  // namespace brigade::kernels

@@ -59,6 +59,15 @@ void combine(const CombineArgs& args) {
       residual = static_cast<float>(residual + sum);
     }
   }
+  if (args.norm_weight == nullptr) return;
+  rms_norm({.x = args.residual,
+            .weight = args.norm_weight,
+            .out = args.normed,
+            .x_stride = args.hidden,
+            .out_stride = args.hidden,
+            .rows = args.rows,
+            .hidden = args.hidden,
+            .eps = args.norm_eps});
 }
 
 }  // namespace brigade::kernels::reference

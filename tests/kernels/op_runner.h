@@ -22,8 +22,9 @@ namespace brigade::tests {
 
 class OpRunner {
  public:
-  OpRunner(kernels::DeviceKind kind, int threads) {
-    auto device = kernels::Device::create(kind, threads);
+  OpRunner(kernels::DeviceKind kind, int threads)
+      : OpRunner(kernels::Device::create(kind, threads)) {}
+  explicit OpRunner(absl::StatusOr<std::unique_ptr<kernels::Device>> device) {
     EXPECT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);
     auto stream = device_->create_stream();

@@ -76,8 +76,9 @@ absl::Status ClusterExchange::plan_buffers(kernels::Device& device) {
     ASSIGN_OR_RETURN(local_, LocalExperts::create(device, *shard_, config_.max_rows));
   }
   if (!host_memory_) {
-    host_x_ = AlignedBlock(1, size_t(config_.max_rows) * geometry.hidden * sizeof(float));
-    host_answers_ = AlignedBlock(1, answer_bytes);
+    const size_t x_bytes = size_t(config_.max_rows) * geometry.hidden * sizeof(float);
+    ASSIGN_OR_RETURN(host_x_, kernels::HostBuffer::allocate(device, x_bytes));
+    ASSIGN_OR_RETURN(host_answers_, kernels::HostBuffer::allocate(device, answer_bytes));
   }
   return absl::OkStatus();
 }
@@ -113,7 +114,7 @@ absl::Status ClusterExchange::begin(kernels::Stream& stream, const LayerRows& la
   const int terms = layer.rows * config_.geometry.top_k;
   std::fill(sent_.begin(), sent_.begin() + terms, kNotSent);
   slots_.begin(step_, static_cast<uint32_t>(layer.moe_layer), terms,
-               host_memory_ ? answers_.as<std::byte>() : host_answers_.at(0));
+               host_memory_ ? answers_.as<std::byte>() : host_answers_.as<std::byte>());
   plan_.build_terms({layer.experts, static_cast<size_t>(terms)}, layer.rows, [&](int32_t term) {
     const Rank rank = rank_of_term_[term] = holder(layer.experts[term]);
     sent_by_[term] = view_number_;
@@ -122,7 +123,7 @@ absl::Status ClusterExchange::begin(kernels::Stream& stream, const LayerRows& la
   });
   if (!host_memory_ && terms > 0) {
     RETURN_IF_ERROR(stream.copy_to_host(
-        host_x_.at(0), layer.x, size_t(layer.rows) * config_.geometry.hidden * sizeof(float)));
+        host_x_.data(), layer.x, size_t(layer.rows) * config_.geometry.hidden * sizeof(float)));
     ASSIGN_OR_RETURN(x_on_host_, stream.record(waker));
   }
   add(counters_.exchanges, 1);
@@ -202,7 +203,7 @@ bool ClusterExchange::pack_share(FramePacker::Share& share) {
                               .step = step_,
                               .microbatch = static_cast<uint32_t>(config_.microbatch),
                               .layer = static_cast<uint32_t>(layer_.moe_layer)};
-  const float* x = host_memory_ ? layer_.x : reinterpret_cast<const float*>(host_x_.at(0));
+  const float* x = host_memory_ ? layer_.x : host_x_.as<float>();
   const int row = share.next_row;
   std::span<const int32_t> terms;
   const size_t bytes = packer_.write(share, header, x, frame, &terms);
@@ -312,7 +313,7 @@ absl::Status ClusterExchange::finish() {
       }
     } else if (rank != kCoordinator && !host_memory_) {
       RETURN_IF_ERROR(
-          stream_->copy_to_device(on_device, host_answers_.at(0) + term * row_bytes, bytes));
+          stream_->copy_to_device(on_device, host_answers_.as<std::byte>() + term * row_bytes, bytes));
     }
     term = end;
   }

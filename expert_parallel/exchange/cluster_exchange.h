@@ -17,6 +17,7 @@
 #include "expert_parallel/exchange/local_experts.h"
 #include "expert_parallel/exchange/worker_links.h"
 #include "expert_parallel/experts/expert_shard.h"
+#include "kernels/core/host_buffer.h"
 
 namespace brigade::expert_parallel {
 
@@ -107,7 +108,7 @@ class ClusterExchange final : public Exchange, public AnswerSink {
   ExchangeCounters counters_;
 
   kernels::Buffer answers_;             // device [max_rows * top_k, hidden] of the wire dtype
-  AlignedBlock host_x_, host_answers_;  // only where device memory is not the host's
+  kernels::HostBuffer host_x_, host_answers_;  // only where device memory is not the host's
 
   // Of the layer under way.
   kernels::Stream* stream_ = nullptr;

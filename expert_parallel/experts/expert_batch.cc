@@ -1,6 +1,7 @@
 #include "expert_parallel/experts/expert_batch.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/core/check.h"
@@ -9,6 +10,7 @@
 namespace brigade::expert_parallel {
 
 using kernels::Buffer;
+using kernels::HostBuffer;
 
 ExpertBatch::ExpertBatch(const ExpertShard& shard, bool host_memory)
     : shard_(shard),
@@ -37,7 +39,6 @@ absl::StatusOr<std::unique_ptr<ExpertBatch>> ExpertBatch::create(kernels::Device
   const size_t scratch = kernels::expert_ffn_scratch_bytes(device, batch->max_terms_,
                                                            geometry.hidden, geometry.ffn);
   batch->frames_.reserve(frames);
-  batch->row_index_.resize(terms);
   batch->slots_.reserve(terms);
   batch->declined_.reserve(terms);
   batch->groups_.reserve(geometry.experts);
@@ -45,8 +46,13 @@ absl::StatusOr<std::unique_ptr<ExpertBatch>> ExpertBatch::create(kernels::Device
   ASSIGN_OR_RETURN(batch->row_index_on_device_, Buffer::allocate(device, terms * sizeof(int32_t)));
   ASSIGN_OR_RETURN(batch->out_, Buffer::allocate(device, terms * batch->answer_bytes_));
   ASSIGN_OR_RETURN(batch->scratch_, Buffer::allocate(device, scratch));
-  if (!batch->host_memory_) batch->host_out_ = AlignedBlock(1, terms * batch->answer_bytes_);
-  batch->answers_ = batch->host_memory_ ? batch->out_.as<std::byte>() : batch->host_out_.at(0);
+  ASSIGN_OR_RETURN(batch->row_index_, HostBuffer::allocate(device, terms * sizeof(int32_t)));
+  if (!batch->host_memory_) {
+    ASSIGN_OR_RETURN(batch->host_x_, HostBuffer::allocate(device, batch->x_.bytes()));
+    ASSIGN_OR_RETURN(batch->host_out_, HostBuffer::allocate(device, batch->out_.bytes()));
+  }
+  batch->answers_ =
+      batch->host_memory_ ? batch->out_.as<std::byte>() : batch->host_out_.as<std::byte>();
   return batch;
 }
 
@@ -106,7 +112,7 @@ void ExpertBatch::group_terms() {
         continue;
       }
       const int32_t at = cursor_[entry.expert]++;
-      row_index_[at] = first_row + entry.row;
+      row_index_.as<int32_t>()[at] = first_row + entry.row;
       slots_[at] = entry.slot;
     }
     first_row += static_cast<int32_t>(frame.header.row_count);
@@ -118,9 +124,14 @@ absl::StatusOr<const float*> ExpertBatch::gather_rows(kernels::Stream& stream) {
   size_t at = 0;
   for (const FrameView& frame : frames_) {
     const size_t bytes = size_t(frame.header.row_count) * shard_.geometry().hidden * sizeof(float);
-    RETURN_IF_ERROR(stream.copy_to_device(x_.as<std::byte>() + at, frame.rows, bytes));
+    if (host_memory_) {
+      RETURN_IF_ERROR(stream.copy_to_device(x_.as<std::byte>() + at, frame.rows, bytes));
+    } else {
+      std::memcpy(host_x_.as<std::byte>() + at, frame.rows, bytes);
+    }
     at += bytes;
   }
+  if (!host_memory_) RETURN_IF_ERROR(stream.copy_to_device(x_.data(), host_x_.data(), at));
   return x_.as<float>();
 }
 
@@ -152,7 +163,7 @@ absl::Status ExpertBatch::compute(kernels::Stream& stream, absl::Time deadline) 
                                                .scratch = scratch_.data(),
                                                .scratch_bytes = scratch_.bytes()}));
   if (!host_memory_) {
-    RETURN_IF_ERROR(stream.copy_to_host(host_out_.at(0), out_.data(), terms * answer_bytes_));
+    RETURN_IF_ERROR(stream.copy_to_host(host_out_.data(), out_.data(), terms * answer_bytes_));
   }
   return stream.synchronize(deadline);
 }

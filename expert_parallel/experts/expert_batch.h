@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "expert_parallel/experts/expert_shard.h"
-#include "expert_parallel/transport/aligned_block.h"
 #include "expert_parallel/transport/frame.h"
+#include "kernels/core/host_buffer.h"
 
 namespace brigade::expert_parallel {
 
@@ -50,11 +50,11 @@ class ExpertBatch {
   int rows_ = 0, terms_ = 0;
   std::vector<FrameView> frames_;
   std::vector<int32_t> cursor_;     // [experts]
-  std::vector<int32_t> row_index_;  // of each term to run, grouped by expert
   std::vector<uint32_t> slots_, declined_;
   std::vector<kernels::ExpertGroup> groups_;
   kernels::Buffer x_, row_index_on_device_, out_, scratch_;
-  AlignedBlock host_out_;  // where device memory is not the host's
+  kernels::HostBuffer row_index_;       // i32 of each term to run, grouped by expert
+  kernels::HostBuffer host_x_, host_out_;  // where device memory is not the host's
   const std::byte* answers_ = nullptr;
 };
 

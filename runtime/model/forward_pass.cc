@@ -245,7 +245,7 @@ absl::StatusOr<bool> ForwardPass::start_experts() {
 }
 
 int32_t* ForwardPass::chosen_experts(size_t moe_layer) {
-  return buffers_.host_experts.data() + moe_layer * buffers_.host_experts_stride;
+  return buffers_.host_experts.as<int32_t>() + moe_layer * buffers_.host_experts_stride;
 }
 
 absl::Status ForwardPass::check_experts() {
@@ -339,7 +339,7 @@ absl::Status ForwardPass::run_output() {
 
 // Every row is parked: what the other layers would compute is of no use.
 absl::Status ForwardPass::finish_without_output() {
-  std::fill_n(buffers_.host_logits.begin(), size_t(logit_rows_) * spec_.vocab,
+  std::fill_n(buffers_.host_logits.as<float>(), size_t(logit_rows_) * spec_.vocab,
               std::numeric_limits<float>::quiet_NaN());
   return finish();
 }
@@ -366,7 +366,7 @@ absl::Status ForwardPass::rms_norm(const Buffer& weight, const Buffer& x, const 
 std::span<const float> ForwardPass::logits(int index) const {
   CHECK(stage_ == Stage::kIdle && index >= 0 && index < logit_rows_);
   const auto vocab = static_cast<size_t>(spec_.vocab);
-  return {buffers_.host_logits.data() + static_cast<size_t>(index) * vocab, vocab};
+  return {buffers_.host_logits.as<float>() + static_cast<size_t>(index) * vocab, vocab};
 }
 
 absl::Status ForwardPass::copy_block(int from, int to) {

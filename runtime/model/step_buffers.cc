@@ -1,6 +1,7 @@
 #include "runtime/model/step_buffers.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/core/status.h"
@@ -11,6 +12,10 @@ namespace brigade::runtime {
 namespace {
 
 using kernels::Buffer;
+using kernels::HostBuffer;
+
+constexpr size_t kPiece = 64;  // of the staging memory
+constexpr size_t kIndexArrays = 6;
 
 struct Widths {
   size_t top_k = 0, experts = 0, moe_layers = 0;
@@ -51,10 +56,27 @@ class Planner {
   absl::Status status_;
 };
 
-template <typename T>
-absl::Status copy(kernels::Stream& stream, const Buffer& to, const std::vector<T>& from) {
-  return stream.copy_to_device(to.data(), from.data(), from.size() * sizeof(T));
-}
+// Copies arrays to the device, by way of `staging` where there is one.
+class IndexCopies {
+ public:
+  IndexCopies(kernels::Stream& stream, const HostBuffer& staging)
+      : stream_(stream), staging_(staging) {}
+  template <typename T>
+  absl::Status add(const Buffer& to, const std::vector<T>& from, size_t count) {
+    const void* source = from.data();
+    const size_t bytes = count * sizeof(T);
+    if (staging_.bytes() > 0 && bytes > 0) {
+      source = std::memcpy(staging_.as<std::byte>() + used_, source, bytes);
+      used_ += (bytes + kPiece - 1) / kPiece * kPiece;
+    }
+    return stream_.copy_to_device(to.data(), source, bytes);
+  }
+
+ private:
+  kernels::Stream& stream_;
+  const HostBuffer& staging_;
+  size_t used_ = 0;
+};
 
 }  // namespace
 
@@ -101,20 +123,29 @@ absl::StatusOr<StepBuffers> StepBuffers::plan(kernels::Device& device, const Mod
   }
   RETURN_IF_ERROR(planner.status());
   made.host_experts_stride = rows * width.top_k;
-  made.host_experts.resize(width.moe_layers * made.host_experts_stride);
-  made.host_logits.resize(logit_rows * vocab);
+  ASSIGN_OR_RETURN(made.host_experts,
+                   HostBuffer::allocate(device, width.moe_layers * made.host_experts_stride *
+                                                    sizeof(int32_t)));
+  ASSIGN_OR_RETURN(made.host_logits, HostBuffer::allocate(device, made.logits.bytes()));
+  if (device.kind() == kernels::DeviceKind::kCpu) return made;
+  size_t index_bytes = kIndexArrays * kPiece;
+  for (const Buffer* buffer : {&made.tokens, &made.positions, &made.row_sequence, &made.slots,
+                               &made.block_tables, &made.logit_rows}) {
+    index_bytes += buffer->bytes();
+  }
+  ASSIGN_OR_RETURN(made.host_indices, HostBuffer::allocate(device, index_bytes));
   return made;
 }
 
 absl::Status StepBuffers::copy_batch(kernels::Stream& stream, const StepBatch& batch) {
-  RETURN_IF_ERROR(copy(stream, tokens, batch.tokens));
-  RETURN_IF_ERROR(copy(stream, positions, batch.positions));
-  RETURN_IF_ERROR(copy(stream, row_sequence, batch.row_sequence));
-  RETURN_IF_ERROR(copy(stream, slots, batch.slots));
-  const size_t table = size_t(batch.sequences) * batch.max_blocks * sizeof(int32_t);
-  RETURN_IF_ERROR(stream.copy_to_device(block_tables.data(), batch.block_tables.data(), table));
-  if (batch.logit_rows.empty()) return absl::OkStatus();
-  return copy(stream, logit_rows, batch.logit_rows);
+  IndexCopies copies(stream, host_indices);
+  RETURN_IF_ERROR(copies.add(tokens, batch.tokens, batch.tokens.size()));
+  RETURN_IF_ERROR(copies.add(positions, batch.positions, batch.positions.size()));
+  RETURN_IF_ERROR(copies.add(row_sequence, batch.row_sequence, batch.row_sequence.size()));
+  RETURN_IF_ERROR(copies.add(slots, batch.slots, batch.slots.size()));
+  RETURN_IF_ERROR(copies.add(block_tables, batch.block_tables,
+                             size_t(batch.sequences) * batch.max_blocks));
+  return copies.add(logit_rows, batch.logit_rows, batch.logit_rows.size());
 }
 
 }  // namespace brigade::runtime

@@ -1,11 +1,13 @@
 // The memory of one microbatch's forward pass, planned for its limits at start, and the copy of a
-// batch's indices into it. Step thread only.
+// batch's indices into it. Host memory is the device's own kind, so that no copy holds up the step
+// thread, which is the only user.
 #pragma once
 
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/core/device.h"
+#include "kernels/core/host_buffer.h"
 #include "runtime/model/model_spec.h"
 #include "runtime/model/step_model.h"
 
@@ -14,7 +16,8 @@ namespace brigade::runtime {
 struct StepBuffers {
   static absl::StatusOr<StepBuffers> plan(kernels::Device& device, const ModelSpec& spec,
                                           const StepLimits& limits);
-  // Enqueues copies of the batch's indices; the batch must stay unchanged until they have run.
+  // Enqueues copies of the batch's indices; it must stay unchanged until they have run. Not before those
+  // of the last call have.
   absl::Status copy_batch(kernels::Stream& stream, const StepBatch& batch);
 
   // Indices of the batch.
@@ -36,9 +39,11 @@ struct StepBuffers {
   kernels::Buffer attention_scratch, ffn_scratch;
   int64_t qkv_stride = 0;
   // Host copies.
-  std::vector<int32_t> host_experts;  // [moe layers, max_rows, top_k]
-  size_t host_experts_stride = 0;     // from one MoE layer to the next
-  std::vector<float> host_logits;     // [max_logit_rows, vocab]
+  kernels::HostBuffer host_experts;  // i32 [moe layers, max_rows, top_k]
+  size_t host_experts_stride = 0;    // from one MoE layer to the next
+  kernels::HostBuffer host_logits;   // f32 [max_logit_rows, vocab]
+  // The batch's indices on their way, where device memory is not the host's.
+  kernels::HostBuffer host_indices;
 };
 
 }  // namespace brigade::runtime

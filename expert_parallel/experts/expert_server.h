@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "expert_parallel/experts/expert_batch.h"
+#include "expert_parallel/transport/aligned_block.h"
 #include "expert_parallel/transport/transport_loop.h"
 
 namespace brigade::expert_parallel {

@@ -112,20 +112,18 @@ absl::StatusOr<StepBuffers> StepBuffers::plan(kernels::Device& device, const Mod
   planner.add(made.experts, rows * width.top_k * sizeof(int32_t));
   planner.add(made.gathered, logit_rows * hidden * sizeof(float));
   planner.add(made.logits, logit_rows * vocab * sizeof(float));
-  planner.add(
-      made.attention_scratch,
-      kernels::attention_scratch_bytes(device, limits.max_rows, a.heads, a.head_dim));
+  planner.add(made.attention_scratch,
+              kernels::attention_scratch_bytes(device, limits.max_rows, a.heads, a.head_dim));
   if (width.dense_ffn > 0) {
     planner.add(made.dense_out, rows * hidden * sizeof(float));
-    planner.add(made.ffn_scratch,
-                kernels::expert_ffn_scratch_bytes(device, limits.max_rows, spec.hidden,
-                                                  width.dense_ffn));
+    planner.add(made.ffn_scratch, kernels::expert_ffn_scratch_bytes(device, limits.max_rows,
+                                                                    spec.hidden, width.dense_ffn));
   }
   RETURN_IF_ERROR(planner.status());
   made.host_experts_stride = rows * width.top_k;
-  ASSIGN_OR_RETURN(made.host_experts,
-                   HostBuffer::allocate(device, width.moe_layers * made.host_experts_stride *
-                                                    sizeof(int32_t)));
+  ASSIGN_OR_RETURN(
+      made.host_experts,
+      HostBuffer::allocate(device, width.moe_layers * made.host_experts_stride * sizeof(int32_t)));
   ASSIGN_OR_RETURN(made.host_logits, HostBuffer::allocate(device, made.logits.bytes()));
   if (device.kind() == kernels::DeviceKind::kCpu) return made;
   size_t index_bytes = kIndexArrays * kPiece;
@@ -143,8 +141,8 @@ absl::Status StepBuffers::copy_batch(kernels::Stream& stream, const StepBatch& b
   RETURN_IF_ERROR(copies.add(positions, batch.positions, batch.positions.size()));
   RETURN_IF_ERROR(copies.add(row_sequence, batch.row_sequence, batch.row_sequence.size()));
   RETURN_IF_ERROR(copies.add(slots, batch.slots, batch.slots.size()));
-  RETURN_IF_ERROR(copies.add(block_tables, batch.block_tables,
-                             size_t(batch.sequences) * batch.max_blocks));
+  RETURN_IF_ERROR(
+      copies.add(block_tables, batch.block_tables, size_t(batch.sequences) * batch.max_blocks));
   return copies.add(logit_rows, batch.logit_rows, batch.logit_rows.size());
 }
 

@@ -16,8 +16,8 @@ namespace brigade::runtime {
 struct StepBuffers {
   static absl::StatusOr<StepBuffers> plan(kernels::Device& device, const ModelSpec& spec,
                                           const StepLimits& limits);
-  // Enqueues copies of the batch's indices; it must stay unchanged until they have run. Not before those
-  // of the last call have.
+  // Enqueues copies of the batch's indices; it must stay unchanged until they have run. Not before
+  // those of the last call have.
   absl::Status copy_batch(kernels::Stream& stream, const StepBatch& batch);
 
   // Indices of the batch.

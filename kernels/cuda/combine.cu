@@ -69,9 +69,12 @@ cudaError_t run(cudaStream_t stream, const CombineArgs& args) {
 
 cudaError_t combine(cudaStream_t stream, const CombineArgs& args) {
   switch (args.answer_dtype) {
-    case DType::kBF16: return run<Bf16>(stream, args);
-    case DType::kF16: return run<F16>(stream, args);
-    default: return run<float>(stream, args);
+    case DType::kBF16:
+      return run<Bf16>(stream, args);
+    case DType::kF16:
+      return run<F16>(stream, args);
+    default:
+      return run<float>(stream, args);
   }
 }
 

@@ -29,9 +29,12 @@ cudaError_t run(cudaStream_t stream, const EmbeddingArgs& args) {
 
 cudaError_t embedding(cudaStream_t stream, const EmbeddingArgs& args) {
   switch (args.table_dtype) {
-    case DType::kBF16: return run<Bf16>(stream, args);
-    case DType::kF16: return run<F16>(stream, args);
-    default: return run<float>(stream, args);
+    case DType::kBF16:
+      return run<Bf16>(stream, args);
+    case DType::kF16:
+      return run<F16>(stream, args);
+    default:
+      return run<float>(stream, args);
   }
 }
 

@@ -1,6 +1,6 @@
-// The CPU kernels' arithmetic for device code: exp in f32 and f64 with the same polynomial and order,
-// widening and narrowing of bf16 and f16. Every rounding is an intrinsic, so no compiler flag
-// changes a bit. A NaN is a NaN here as there, but its payload may differ.
+// The CPU kernels' arithmetic for device code: exp in f32 and f64 with the same polynomial and
+// order, widening and narrowing of bf16 and f16. Every rounding is an intrinsic, so no compiler
+// flag changes a bit. A NaN is a NaN here as there, but its payload may differ.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -40,10 +40,10 @@ __device__ __forceinline__ double exp_f64(double x) {
   if (!(x == x)) return x;
   if (x > c::kHighest) return c::kInfinity;
   if (x < c::kLowest) return 0;
-  constexpr double kTerms[c::kTerms] = {
-      c::kPolynomial[0], c::kPolynomial[1], c::kPolynomial[2],  c::kPolynomial[3],
-      c::kPolynomial[4], c::kPolynomial[5], c::kPolynomial[6],  c::kPolynomial[7],
-      c::kPolynomial[8], c::kPolynomial[9], c::kPolynomial[10], c::kPolynomial[11]};
+  constexpr double kTerms[c::kTerms] = {c::kPolynomial[0], c::kPolynomial[1],  c::kPolynomial[2],
+                                        c::kPolynomial[3], c::kPolynomial[4],  c::kPolynomial[5],
+                                        c::kPolynomial[6], c::kPolynomial[7],  c::kPolynomial[8],
+                                        c::kPolynomial[9], c::kPolynomial[10], c::kPolynomial[11]};
   const double n = __dsub_rn(__fma_rn(x, c::kLog2E, c::kRoundMagic), c::kRoundMagic);
   const double high = __fma_rn(n, -c::kLn2High, x);
   const double r = __fma_rn(n, -c::kLn2Low, high);

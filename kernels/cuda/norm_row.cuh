@@ -1,6 +1,6 @@
-// RMS norm of one row by one block. The sum of squares is 16 chains over the whole row, whatever the
-// block: the block loads, and its first warp adds from shared memory, tile by tile, while the next
-// tile is on its way.
+// RMS norm of one row by one block. The sum of squares is 16 chains over the whole row, whatever
+// the block: the block loads, and its first warp adds from shared memory, tile by tile, while the
+// next tile is on its way.
 #pragma once
 
 #include "kernels/cuda/lanes16.cuh"
@@ -8,7 +8,8 @@
 
 namespace brigade::kernels::cuda {
 
-inline constexpr int kNormThreads = 256;  // a tile is one quad a thread: 1024 columns, 64 steps a lane
+inline constexpr int kNormThreads =
+    256;  // a tile is one quad a thread: 1024 columns, 64 steps a lane
 inline constexpr int kNormTile = kNormThreads * kQuad;
 static_assert(kNormTile % kLanes == 0, "a tile starts at lane 0");
 
@@ -22,8 +23,8 @@ __device__ __forceinline__ float add_squares(const float* tile, int columns, flo
 }
 
 // 1 / sqrt(mean(v^2) + eps) over the row whose quads `values(column)` gives, zero past `width`.
-// Every thread of a block of kNormThreads calls it and gets the same number. values() is called once
-// a quad, each column by one thread: the same that later handles it in steps of kNormTile.
+// Every thread of a block of kNormThreads calls it and gets the same number. values() is called
+// once a quad, each column by one thread: the same that later handles it in steps of kNormTile.
 template <class Values>
 __device__ float inverse_rms(const Values& values, int width, float eps) {
   GPU_SHARED(float4, tiles, 2 * kNormThreads);
@@ -51,10 +52,9 @@ __device__ float inverse_rms(const Values& values, int width, float eps) {
 }
 
 __device__ __forceinline__ float4 normed(float4 x, float inverse, float4 weight) {
-  return make_float4(__fmul_rn(__fmul_rn(x.x, inverse), weight.x),
-                     __fmul_rn(__fmul_rn(x.y, inverse), weight.y),
-                     __fmul_rn(__fmul_rn(x.z, inverse), weight.z),
-                     __fmul_rn(__fmul_rn(x.w, inverse), weight.w));
+  return make_float4(
+      __fmul_rn(__fmul_rn(x.x, inverse), weight.x), __fmul_rn(__fmul_rn(x.y, inverse), weight.y),
+      __fmul_rn(__fmul_rn(x.z, inverse), weight.z), __fmul_rn(__fmul_rn(x.w, inverse), weight.w));
 }
 
 }  // namespace brigade::kernels::cuda

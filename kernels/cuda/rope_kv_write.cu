@@ -82,17 +82,20 @@ cudaError_t run(cudaStream_t stream, const RopeKvWriteArgs& args) {
   const int heads = args.heads + 2 * args.cache.kv_heads;
   const int blocks_per_row = static_cast<int>(ceil_div(heads, kHeadsPerBlock));
   const auto blocks = static_cast<unsigned>(int64_t{args.rows} * blocks_per_row);
-  return launch(rope_kv_write_kernel<T>, dim3(blocks), dim3(kHeadsPerBlock * kWarp), 0, stream, args,
-                blocks_per_row);
+  return launch(rope_kv_write_kernel<T>, dim3(blocks), dim3(kHeadsPerBlock * kWarp), 0, stream,
+                args, blocks_per_row);
 }
 
 }  // namespace
 
 cudaError_t rope_kv_write(cudaStream_t stream, const RopeKvWriteArgs& args) {
   switch (args.cache.dtype) {
-    case DType::kBF16: return run<Bf16>(stream, args);
-    case DType::kF16: return run<F16>(stream, args);
-    default: return run<float>(stream, args);
+    case DType::kBF16:
+      return run<Bf16>(stream, args);
+    case DType::kF16:
+      return run<F16>(stream, args);
+    default:
+      return run<float>(stream, args);
   }
 }
 

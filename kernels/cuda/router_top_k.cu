@@ -53,7 +53,8 @@ __device__ bool take_logits(const float* logits, int count, float* taken) {
   return __any_sync(kFullWarp, broken) || __all_sync(kFullWarp, all_lowest);
 }
 
-// scores = softmax(scores). Half-warps hold the same 16 lanes; exponentials are shared among all 32.
+// scores = softmax(scores). Half-warps hold the same 16 lanes; exponentials are shared among
+// all 32.
 __device__ void score_softmax(int count, float* scores) {
   float largest = kLowest;
   for (int i = lane() % kLanes; i < count; i += kLanes) largest = fmaxf(largest, scores[i]);
@@ -121,8 +122,8 @@ __device__ __forceinline__ Candidate best_of_warp(Candidate best) {
 }
 
 // Takes the `wanted` best out of values[0, count) (they become NaN), in falling order, ties to the
-// lower index; NaN values are not eligible, and enough others must be there. take(k, index) is called
-// by every lane.
+// lower index; NaN values are not eligible, and enough others must be there. take(k, index) is
+// called by every lane.
 template <class Take>
 __device__ void select_best(float* values, int count, int wanted, const Take& take) {
   Candidate mine = best_of_lane(values, count);
@@ -196,8 +197,8 @@ __device__ void make_gates(const RouterRule& rule, float* gates) {
   }
 }
 
-// A warp and a block a row: the work is short chains, so spreading rows over multiprocessors matters
-// more than filling them.
+// A warp and a block a row: the work is short chains, so spreading rows over multiprocessors
+// matters more than filling them.
 __global__ void __launch_bounds__(kWarp) router_top_k_kernel(RouterTopKArgs args) {
   GPU_DYNAMIC_SHARED(float, shared);
   const RouterRule& rule = args.rule;

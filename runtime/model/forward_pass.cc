@@ -132,7 +132,9 @@ absl::Status ForwardPass::attend() {
   const int64_t q_width = int64_t{a.heads} * a.head_dim,
                 kv_width = int64_t{a.kv_heads} * a.head_dim;
   float* qkv = buffers_.qkv.as<float>();
-  RETURN_IF_ERROR(rms_norm(layer.input_norm, buffers_.hidden, buffers_.normed, rows_));
+  // Later layers' input was normed with the sum that ended the layer before.
+  if (layer_ == 0)
+    RETURN_IF_ERROR(rms_norm(layer.input_norm, buffers_.hidden, buffers_.normed, rows_));
   RETURN_IF_ERROR(kernels::matmul(*stream_, {.x = buffers_.normed.as<float>(),
                                              .weights = layer.qkv.matrix,
                                              .bias = layer.qkv_bias.as<float>(),
@@ -198,11 +200,20 @@ absl::Status ForwardPass::run_dense() {
                                                  .hidden = spec_.hidden,
                                                  .scratch = buffers_.ffn_scratch.data(),
                                                  .scratch_bytes = buffers_.ffn_scratch.bytes()}));
-  return kernels::combine(*stream_, {.answers = buffers_.dense_out.data(),
-                                     .residual = buffers_.hidden.as<float>(),
-                                     .rows = rows_,
-                                     .top_k = 1,
-                                     .hidden = spec_.hidden});
+  return end_layer({.answers = buffers_.dense_out.data(), .top_k = 1});
+}
+
+// hidden += the answers; where a layer follows, normed = its norm of that.
+absl::Status ForwardPass::end_layer(kernels::CombineArgs args) {
+  args.residual = buffers_.hidden.as<float>();
+  args.rows = rows_;
+  args.hidden = spec_.hidden;
+  if (layer_ + 1 < spec_.num_layers()) {
+    args.norm_weight = weights_.layers[layer_ + 1].input_norm.as<float>();
+    args.normed = buffers_.normed.as<float>();
+    args.norm_eps = static_cast<float>(spec_.norm_eps);
+  }
+  return kernels::combine(*stream_, args);
 }
 
 // Router scores in f32, the choice of experts, and its way to the host.
@@ -277,13 +288,10 @@ void ForwardPass::count_experts() {
 absl::StatusOr<bool> ForwardPass::finish_experts() {
   ASSIGN_OR_RETURN(const bool answered, exchange_->poll());
   if (!answered) return false;
-  RETURN_IF_ERROR(kernels::combine(*stream_, {.answers = exchange_->answers(),
-                                              .answer_dtype = exchange_->answer_dtype(),
-                                              .gates = buffers_.gates.as<float>(),
-                                              .residual = buffers_.hidden.as<float>(),
-                                              .rows = rows_,
-                                              .top_k = spec_.layers[layer_].moe->rule.top_k,
-                                              .hidden = spec_.hidden}));
+  RETURN_IF_ERROR(end_layer({.answers = exchange_->answers(),
+                             .answer_dtype = exchange_->answer_dtype(),
+                             .gates = buffers_.gates.as<float>(),
+                             .top_k = spec_.layers[layer_].moe->rule.top_k}));
   park(exchange_->parked_rows());
   if (parked_rows_.size() == static_cast<size_t>(rows_)) {
     RETURN_IF_ERROR(finish_without_output());

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "expert_parallel/exchange/exchange.h"
 #include "kernels/core/device.h"
+#include "kernels/ops/moe_args.h"
 #include "runtime/model/kv_cache.h"
 #include "runtime/model/model_spec.h"
 #include "runtime/model/step_buffers.h"
@@ -51,6 +52,7 @@ class ForwardPass : public StepModel {
   absl::Status attend();
   absl::Status route();
   absl::Status run_dense();
+  absl::Status end_layer(kernels::CombineArgs args);
   absl::StatusOr<bool> start_experts();
   absl::StatusOr<bool> finish_experts();
   absl::Status check_experts();

@@ -27,7 +27,7 @@ struct StepBuffers {
   kernels::Buffer logit_rows;                       // i32 [max_logit_rows]
   // f32 [max_rows, width].
   kernels::Buffer hidden;         // the residual stream
-  kernels::Buffer normed;         // input of attention or FFN
+  kernels::Buffer normed;         // input of attention or FFN; attention finds it filled
   kernels::Buffer qkv;            // width qkv_stride
   kernels::Buffer attention;      // width heads * head_dim
   kernels::Buffer dense_out;      // width hidden; dense layers only

@@ -246,6 +246,38 @@ TEST(Combine, ARowDependsOnItselfAlone) {
                    problem.rows));
 }
 
+// The norm that is fused in has the bits of the op alone, on every device and instruction set.
+TEST(Combine, NormsTheSumAsTheNormWould) {
+  for (const int hidden : {7, 72, 1024}) {
+    const CombineCase problem(67, 3, hidden, DType::kBF16);
+    const RmsNormCase norm(1, hidden);
+    const auto fused = [&](OpRunner& runner, int first, int count) {
+      const size_t row_bytes = hidden * dtype_bytes(problem.dtype) * problem.top_k;
+      const Buffer answers = runner.upload(problem.answers), gates = runner.upload(problem.gates);
+      const Buffer weight = runner.upload(norm.weight);
+      const Buffer residual = runner.upload(std::vector<float>(
+          problem.residual.begin() + first * hidden, problem.residual.begin() + (first + count) * hidden));
+      const Buffer normed = runner.allocate(residual.bytes());
+      CombineArgs args =
+          problem.args(answers.as<uint8_t>() + first * row_bytes,
+                       gates.as<float>() + first * problem.top_k, residual.as<float>(), count);
+      args.norm_weight = weight.as<float>();
+      args.normed = normed.as<float>();
+      args.norm_eps = 1e-5f;
+      OpRunner::expect_ok(combine(runner.stream(), args));
+      return runner.download<float>(normed);
+    };
+    EXPECT_EQ(0, tests::count_differences(fused, problem.rows));
+    OpRunner runner(DeviceKind::kCpu, 1);
+    const Buffer sum = runner.upload(problem.run(runner, 0, problem.rows));
+    const Buffer weight = runner.upload(norm.weight), normed = runner.allocate(sum.bytes());
+    RmsNormArgs args = norm.args(sum.as<float>(), weight.as<float>(), normed.as<float>(), problem.rows);
+    args.x_stride = hidden;
+    OpRunner::expect_ok(rms_norm(runner.stream(), args));
+    EXPECT_TRUE(tests::same_bits(fused(runner, 0, problem.rows), runner.download<float>(normed)));
+  }
+}
+
 // The order of the sum is part of the contract: ((0 + a) + b) + c, and only then the residual.
 TEST(Combine, AddsInTheOrderOfTheRanking) {
   OpRunner runner(DeviceKind::kCpu, 1);

@@ -13,7 +13,9 @@
 
 // For messages of the ops table where no stand-in of the runtime is linked.
 [[gnu::weak]] const char* cudaGetErrorName(cudaError_t) { return "cudaError"; }
-[[gnu::weak]] const char* cudaGetErrorString(cudaError_t) { return "the emulation ended the launch"; }
+[[gnu::weak]] const char* cudaGetErrorString(cudaError_t) {
+  return "the emulation ended the launch";
+}
 
 namespace brigade::tests {
 namespace {

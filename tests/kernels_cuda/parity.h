@@ -2,7 +2,8 @@
 // every order of threads. A NaN equals any NaN: its payload is not part of the contract.
 //
 //   expect_parity(rms_norm, [&](Tensors& t) {
-//     return RmsNormArgs{.x = t.in(x), .weight = t.in(weight), .out = t.out<float>(rows * hidden), ...};
+//     return RmsNormArgs{.x = t.in(x), .weight = t.in(weight), .out = t.out<float>(rows * hidden),
+//     ...};
 //   });
 #pragma once
 
@@ -107,7 +108,8 @@ inline std::string first_difference(const std::vector<Tensors::Result>& expected
     const size_t size = kernels::dtype_bytes(dtype);
     for (size_t i = 0; i < bytes.size(); i += size) {
       if (std::memcmp(&bytes[i], &others[i], size) == 0) continue;
-      const std::string want = element_text(dtype, &bytes[i]), got = element_text(dtype, &others[i]);
+      const std::string want = element_text(dtype, &bytes[i]),
+                        got = element_text(dtype, &others[i]);
       if (want == got) continue;  // both NaN
       return "written tensor " + std::to_string(tensor) + ", element " + std::to_string(i / size) +
              ": cuda " + got + ", cpu " + want;

@@ -44,7 +44,8 @@ class RouterParity : public ::testing::Test {
     for (int row = 0; row < rows; ++row) {
       float* at = logits.data() + size_t(row) * experts;
       if (row % 3 == 1) {
-        for (int i = 0; i < experts; ++i) at[i] = pick(0, 3) == 0 ? -0.0f : static_cast<float>(pick(0, 2));
+        for (int i = 0; i < experts; ++i)
+          at[i] = pick(0, 3) == 0 ? -0.0f : static_cast<float>(pick(0, 2));
       }
       if (row % 8 == 5) at[pick(0, experts - 1)] = kNan;
       if (row % 8 == 6) at[pick(0, experts - 1)] = kInfinity;
@@ -58,8 +59,8 @@ class RouterParity : public ::testing::Test {
 
   void check(const RouterRule& rule, int rows, bool biased) {
     SCOPED_TRACE(::testing::Message()
-                 << rows << " rows, experts " << rule.num_experts << " top_k " << rule.top_k << " groups "
-                 << rule.groups_kept << " of " << rule.num_groups << " sigmoid "
+                 << rows << " rows, experts " << rule.num_experts << " top_k " << rule.top_k
+                 << " groups " << rule.groups_kept << " of " << rule.num_groups << " sigmoid "
                  << (rule.scoring == RouterScoring::kSigmoid) << " softmax after "
                  << rule.softmax_after_top_k << (biased ? " biased" : ""));
     const auto logits = random_logits(rows, rule.num_experts);

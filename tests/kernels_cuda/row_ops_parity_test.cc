@@ -36,7 +36,8 @@ TEST_F(RowOpsParity, Embedding) {
   for (const DType dtype : kDtypes) {
     for (const int hidden : kWidths) {
       for (const int rows : {1, 65}) {
-        SCOPED_TRACE(::testing::Message() << dtype_name(dtype) << " [" << rows << ", " << hidden << "]");
+        SCOPED_TRACE(::testing::Message()
+                     << dtype_name(dtype) << " [" << rows << ", " << hidden << "]");
         const auto table = encode(random_floats(random_, size_t(kVocab) * hidden), dtype);
         auto ids = random_ids(rows, kVocab);
         if (rows > 2) ids[1] = -1, ids[2] = kVocab;
@@ -78,7 +79,8 @@ TEST_F(RowOpsParity, RmsNorm) {
   for (const int hidden : kWidths) {
     for (const int rows : {1, 65}) {
       for (const int padding : {0, 5}) {
-        SCOPED_TRACE(::testing::Message() << "[" << rows << ", " << hidden << " + " << padding << "]");
+        SCOPED_TRACE(::testing::Message()
+                     << "[" << rows << ", " << hidden << " + " << padding << "]");
         const int64_t stride = hidden + padding;
         const auto x = random_floats(random_, rows * stride, 3);
         const auto weight = random_floats(random_, hidden);
@@ -138,9 +140,9 @@ struct CombineCase {
 };
 
 void check_combine(const CombineCase& c, std::mt19937_64& random) {
-  SCOPED_TRACE(::testing::Message() << dtype_name(c.dtype) << " [" << c.rows << " x " << c.top_k << ", "
-                                    << c.hidden << "]" << (c.gated ? " gated" : "")
-                                    << (c.norm ? " with norm" : ""));
+  SCOPED_TRACE(::testing::Message()
+               << dtype_name(c.dtype) << " [" << c.rows << " x " << c.top_k << ", " << c.hidden
+               << "]" << (c.gated ? " gated" : "") << (c.norm ? " with norm" : ""));
   const auto answers =
       encode(random_floats(random, size_t(c.rows) * c.top_k * c.hidden, 2), c.dtype);
   auto gates = random_floats(random, size_t(c.rows) * c.top_k);
@@ -182,11 +184,12 @@ struct RopeCase {
 };
 
 void check_rope(const RopeCase& c, std::mt19937_64& random) {
-  SCOPED_TRACE(::testing::Message() << dtype_name(c.dtype) << " rows " << c.rows << " heads " << c.heads
-                                    << "/" << c.kv_heads << " of " << c.head_dim << ", rotary "
-                                    << c.rotary_dim);
+  SCOPED_TRACE(::testing::Message()
+               << dtype_name(c.dtype) << " rows " << c.rows << " heads " << c.heads << "/"
+               << c.kv_heads << " of " << c.head_dim << ", rotary " << c.rotary_dim);
   constexpr int kPositions = 40, kBlocks = 12, kBlockSize = 7;
-  const int64_t q_width = int64_t{c.heads} * c.head_dim, kv_width = int64_t{c.kv_heads} * c.head_dim;
+  const int64_t q_width = int64_t{c.heads} * c.head_dim,
+                kv_width = int64_t{c.kv_heads} * c.head_dim;
   const int64_t stride = q_width + 2 * kv_width + 3;
   const auto qkv = random_floats(random, c.rows * stride);
   const auto cos = random_floats(random, size_t(kPositions) * (c.rotary_dim / 2));

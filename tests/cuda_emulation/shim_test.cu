@@ -8,10 +8,14 @@
 #include <vector>
 
 #include "kernels/cuda/gpu.cuh"
+#include "tests/cuda_emulation/device_array.h"
+#include "tests/cuda_emulation/runtime/control.h"
 
 namespace {
 
+using brigade::cuda_emulation::DeviceArray;
 using brigade::cuda_emulation::launch;
+using brigade::cuda_emulation::reset_faults;
 using brigade::cuda_emulation::set_schedule_seed;
 
 constexpr unsigned kAllLanes = 0xFFFFFFFFu;
@@ -40,13 +44,15 @@ TEST(CudaShim, BlockReductionHasEqualBitsInEveryOrder) {
   constexpr int kBlocks = 3, kColumns = 1000;
   std::vector<__nv_bfloat16> in(kBlocks * kColumns);
   for (size_t i = 0; i < in.size(); ++i) in[i] = __float2bfloat16(std::sin(static_cast<float>(i)));
+  const DeviceArray<__nv_bfloat16> device_in(in);
   std::vector<float> first;
   for (int seed = 0; seed < kSeeds; ++seed) {
     set_schedule_seed(seed);
-    std::vector<float> out(kBlocks, -1);
-    ASSERT_EQ(
-        launch(block_sum<__nv_bfloat16>, kBlocks, 256, 0, nullptr, in.data(), out.data(), kColumns),
-        cudaSuccess);
+    const DeviceArray<float> device_out(kBlocks);
+    ASSERT_EQ(launch(block_sum<__nv_bfloat16>, kBlocks, 256, 0, nullptr, device_in.data(),
+                     device_out.data(), kColumns),
+              cudaSuccess);
+    const std::vector<float> out = device_out.read();
     if (seed == 0) first = out;
     EXPECT_EQ(out, first) << "seed " << seed;
     for (int block = 0; block < kBlocks; ++block) {
@@ -71,10 +77,11 @@ __global__ void histogram(const int* values, int n, int buckets, int* counts) {
 TEST(CudaShim, AtomicsAndDynamicSharedMemory) {
   std::vector<int> values(5000), expected(17), counts(17);
   for (size_t i = 0; i < values.size(); ++i) ++expected[values[i] = static_cast<int>(i * i % 17)];
-  ASSERT_EQ(
-      launch(histogram, 4, 96, 17 * sizeof(int), nullptr, values.data(), 5000, 17, counts.data()),
-      cudaSuccess);
-  EXPECT_EQ(counts, expected);
+  const DeviceArray<int> device_values(values), device_counts(counts);
+  ASSERT_EQ(launch(histogram, 4, 96, 17 * sizeof(int), nullptr, device_values.data(), 5000, 17,
+                   device_counts.data()),
+            cudaSuccess);
+  EXPECT_EQ(device_counts.read(), expected);
 }
 
 __global__ void warp_operations(unsigned* out) {
@@ -96,8 +103,9 @@ __global__ void warp_operations(unsigned* out) {
 TEST(CudaShim, WarpOperations) {
   for (int seed = 0; seed < kSeeds; ++seed) {
     set_schedule_seed(seed);
-    std::vector<unsigned> out(9 * 32);
-    ASSERT_EQ(launch(warp_operations, 1, 32, 0, nullptr, out.data()), cudaSuccess);
+    const DeviceArray<unsigned> device_out(9 * 32);
+    ASSERT_EQ(launch(warp_operations, 1, 32, 0, nullptr, device_out.data()), cudaSuccess);
+    const std::vector<unsigned> out = device_out.read();
     for (unsigned lane = 0; lane < 32; ++lane) {
       EXPECT_EQ(out[lane], 0x49249249u);
       EXPECT_EQ(out[32 + lane], lane % 16 >= 5 ? lane - 5 : lane);
@@ -130,13 +138,17 @@ __global__ void tile_product(const T* a, const T* b, float* c, int k_total) {
 
 TEST(CudaShim, MatrixFragments) {
   constexpr int kK = 48;
-  alignas(32) __half a[16 * kK], b[16 * kK];
-  alignas(32) float c[16 * 16];
+  std::vector<__half> a(16 * kK), b(16 * kK);
   for (int i = 0; i < 16 * kK; ++i) {
     a[i] = __float2half(static_cast<float>(i % 13) - 6);
     b[i] = __float2half(static_cast<float>(i % 7) - 3);
   }
-  ASSERT_EQ(launch(tile_product<__half>, 1, 32, 0, nullptr, a, b, c, kK), cudaSuccess);
+  const DeviceArray<__half> device_a(a), device_b(b);
+  const DeviceArray<float> device_c(16 * 16);
+  ASSERT_EQ(launch(tile_product<__half>, 1, 32, 0, nullptr, device_a.data(), device_b.data(),
+                   device_c.data(), kK),
+            cudaSuccess);
+  const std::vector<float> c = device_c.read();
   for (int row = 0; row < 16; ++row) {
     for (int column = 0; column < 16; ++column) {
       float expected = 0;
@@ -169,24 +181,46 @@ __global__ void writes_past_shared() {
   GPU_DYNAMIC_SHARED(float, data);
   data[threadIdx.x + 1] = 1;  // 32 floats
 }
-__global__ void reads_null(const float* in, float* out) { *out = *in; }
+__global__ void copy_one(const float* in, float* out) { *out = *in; }
 __global__ void wrong_mask(int* out) { *out = __shfl_sync(0xFFFF0000u, 1, 0); }
 
+// What the launch ends with once the stream has got to it.
+template <typename... Parameters, typename... Arguments>
+cudaError_t outcome(void (*kernel)(Parameters...), unsigned threads, size_t shared,
+                    Arguments... arguments) {
+  const cudaError_t queued = launch(kernel, 1, threads, shared, nullptr, arguments...);
+  const cudaError_t done = cudaDeviceSynchronize();
+  EXPECT_EQ(cudaGetLastError(), queued != cudaSuccess ? queued : done);
+  reset_faults();
+  return queued != cudaSuccess ? queued : done;
+}
+
 TEST(CudaShim, WhatADeviceForbidsIsAFault) {
-  std::vector<float> out(64);
-  std::vector<int> numbers(64);
+  const DeviceArray<float> out(64);
+  const DeviceArray<int> numbers(64);
+  std::vector<float> host(64);
   for (int seed = 0; seed < kSeeds; ++seed) {
     set_schedule_seed(seed);
-    EXPECT_EQ(launch(divergent, 1, 64, 0, nullptr, out.data()), cudaErrorLaunchFailure);
-    EXPECT_EQ(launch(waits_for_ever, 1, 32, 0, nullptr, numbers.data()), cudaErrorLaunchFailure);
-    EXPECT_EQ(launch(leaves_early, 1, 64, 0, nullptr, numbers.data()), cudaSuccess);
-    EXPECT_EQ(launch(wrong_mask, 1, 32, 0, nullptr, numbers.data()), cudaErrorLaunchFailure);
-    EXPECT_EQ(launch(reads_null, 1, 1, 0, nullptr, nullptr, out.data()), cudaErrorIllegalAddress);
-#if !defined(__SANITIZE_ADDRESS__)  // asan ends the process
-    EXPECT_EQ(launch(writes_past_shared, 1, 32, 32 * sizeof(float), nullptr),
-              cudaErrorIllegalAddress);
+    EXPECT_EQ(outcome(divergent, 64, 0, out.data()), cudaErrorLaunchFailure);
+    EXPECT_EQ(outcome(waits_for_ever, 32, 0, numbers.data()), cudaErrorLaunchFailure);
+    EXPECT_EQ(outcome(leaves_early, 64, 0, numbers.data()), cudaSuccess);
+    EXPECT_EQ(outcome(wrong_mask, 32, 0, numbers.data()), cudaErrorLaunchFailure);
+    EXPECT_EQ(outcome(copy_one, 1, 0, host.data(), out.data()), cudaErrorIllegalAddress);
+#if !defined(__SANITIZE_ADDRESS__)  // the sanitizers end the process
+    EXPECT_EQ(outcome(copy_one, 1, 0, nullptr, out.data()), cudaErrorIllegalAddress);
+    EXPECT_EQ(outcome(writes_past_shared, 32, 32 * sizeof(float)), cudaErrorIllegalAddress);
 #endif
+    EXPECT_EQ(outcome(leaves_early, 1025, 0, numbers.data()), cudaErrorInvalidConfiguration);
+    EXPECT_EQ(outcome(leaves_early, 32, 49 << 10, numbers.data()), cudaErrorInvalidValue);
   }
+  EXPECT_EQ(
+      cudaFuncSetAttribute(leaves_early, cudaFuncAttributeMaxDynamicSharedMemorySize, 228 << 10),
+      cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+  EXPECT_EQ(
+      cudaFuncSetAttribute(leaves_early, cudaFuncAttributeMaxDynamicSharedMemorySize, 49 << 10),
+      cudaSuccess);
+  EXPECT_EQ(outcome(leaves_early, 32, 49 << 10, numbers.data()), cudaSuccess);
 }
 
 __global__ void many_blocks(int* out) {
@@ -194,8 +228,9 @@ __global__ void many_blocks(int* out) {
 }
 
 TEST(CudaShim, ThreadsWithoutBarriersAreCheap) {
-  std::vector<int> out(size_t{64} * 16 * 256);
-  ASSERT_EQ(launch(many_blocks, dim3(64, 16), 256, 0, nullptr, out.data()), cudaSuccess);
+  const DeviceArray<int> device_out(size_t{64} * 16 * 256);
+  ASSERT_EQ(launch(many_blocks, dim3(64, 16), 256, 0, nullptr, device_out.data()), cudaSuccess);
+  const std::vector<int> out = device_out.read();
   EXPECT_EQ(std::accumulate(out.begin(), out.end(), 0), static_cast<int>(out.size()));
 }
 

@@ -114,7 +114,8 @@ void BlockRunner::fiber_loop() {
       switch_to(main_);
     } else {
       idle_.pop_back();
-      fail_deadlock();
+      note_deadlock();
+      abandon();
     }
     running_ = self;  // switched back to as the idle fiber at the end of the list
     idle_.pop_back();
@@ -178,7 +179,8 @@ void BlockRunner::run_others() {
   } else if (ThreadState* next = take_ready()) {
     if (next != current_) resume(*next);
   } else {
-    fail_deadlock();
+    note_deadlock();
+    abandon();
   }
 }
 
@@ -197,7 +199,8 @@ int BlockRunner::barrier(BarrierKind kind, int predicate, Site site) {
   } else if (const ThreadState& first = *at_barrier_.front(); kind != barrier_kind_ ||
                                                               first.site.line != site.line ||
                                                               first.site.file != site.file) {
-    fail_divergent(first, site);
+    note_divergence(first, site);
+    abandon();
   }
   ++barrier_arrived_;
   barrier_count_ += predicate != 0;
@@ -232,19 +235,23 @@ bool BlockRunner::in_stack_guard(const void* address) const {
   return running_ != &main_ && running_->stack->overflowed_at(address);
 }
 
-void BlockRunner::fail(FaultKind kind, const std::string& what) {
+void BlockRunner::note_fault(FaultKind kind, const std::string& what) {
   fault_ = KernelFault{kind, place() + ": " + what};
-  switch_to(main_);  // what is on the fibers' stacks is forgotten: kernels own nothing there
+}
+
+// Kernels own nothing on their stacks.
+void BlockRunner::abandon() {
+  switch_to(main_);
   __builtin_unreachable();
 }
 
-void BlockRunner::fail_divergent(const ThreadState& other, Site site) {
-  fail(FaultKind::kLaunchFailure, "divergent __syncthreads: waits at " + text(site) +
-                                      " while thread " + text(other.index) + " waits at " +
-                                      text(other.site));
+void BlockRunner::note_divergence(const ThreadState& other, Site site) {
+  note_fault(FaultKind::kLaunchFailure, "divergent __syncthreads: waits at " + text(site) +
+                                            " while thread " + text(other.index) + " waits at " +
+                                            text(other.site));
 }
 
-void BlockRunner::fail_deadlock() {
+void BlockRunner::note_deadlock() {
   std::string waiting;
   int listed = 0;
   for (const ThreadState& thread : threads_) {
@@ -252,7 +259,8 @@ void BlockRunner::fail_deadlock() {
     waiting +=
         (listed > 1 ? ", thread " : " thread ") + text(thread.index) + " at " + text(thread.site);
   }
-  fail(FaultKind::kLaunchFailure, "deadlock; waiting:" + waiting + (listed > 4 ? ", ..." : ""));
+  note_fault(FaultKind::kLaunchFailure,
+             "deadlock; waiting:" + waiting + (listed > 4 ? ", ..." : ""));
 }
 
 }  // namespace brigade::cuda_emulation

@@ -73,8 +73,10 @@ class BlockRunner {
   WarpState& warp() { return warps_[current_->number / 32]; }
   SharedMemory& shared() { return shared_; }
   const KernelLaunch& launch() const { return launch_; }
-  // Ends the launch; never returns. Also called from the handler of a memory fault.
-  [[noreturn]] void fail(FaultKind kind, const std::string& what);
+  // To end the launch: notes why, then leaves the emulated thread for good. Two calls, because what
+  // is alive on that thread's stack in the second is never destroyed. Also from a signal handler.
+  void note_fault(FaultKind kind, const std::string& what);
+  [[noreturn]] void abandon();
   std::string place() const;  // "kernel k, block (0,0,0), thread (1,0,0)"
   bool in_stack_guard(const void* address) const;
 
@@ -96,8 +98,8 @@ class BlockRunner {
   void leave_exchange(ThreadState& thread);
   Exchange& join_exchange(WarpOp op, uint32_t mask, size_t bytes, Site site);
   void complete_exchanges_of_ended_lane();
-  [[noreturn]] void fail_divergent(const ThreadState& other, Site site);
-  [[noreturn]] void fail_deadlock();
+  void note_divergence(const ThreadState& other, Site site);
+  void note_deadlock();
 
   const KernelLaunch launch_;
   const uint64_t seed_;

@@ -2,7 +2,7 @@
 // arguments, as a device launch does, and queues the kernel on its stream.
 #pragma once
 
-#include <driver_types.h>
+#include <cuda_runtime_api.h>
 
 #include <memory>
 #include <tuple>
@@ -41,3 +41,9 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
 }
 
 }  // namespace brigade::cuda_emulation
+
+// The overload that CUDA's headers give to nvcc alone.
+template <typename Function>
+cudaError_t cudaFuncSetAttribute(Function* function, cudaFuncAttribute attribute, int value) {
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(function), attribute, value);
+}

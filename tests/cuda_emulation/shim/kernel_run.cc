@@ -22,40 +22,54 @@ namespace {
 constexpr uint64_t kSeedUnset = ~uint64_t{0};
 std::atomic<uint64_t> chosen_seed{kSeedUnset};
 
+bool (*describe_fault)(const void*, char*, size_t) = nullptr;
 struct sigaction previous_segv;
 struct sigaction previous_bus;
 
+void pass_on(int signal, siginfo_t* info, void* context) {
+  const struct sigaction& previous = signal == SIGSEGV ? previous_segv : previous_bus;
+  if ((previous.sa_flags & SA_SIGINFO) != 0 && previous.sa_sigaction != nullptr) {
+    previous.sa_sigaction(signal, info, context);
+  } else {
+    ::signal(signal, SIG_DFL);  // the access is repeated and ends the process
+  }
+}
+
 // A kernel that touches what is not its own ends as a fault of its launch, as on a device.
 void on_memory_fault(int signal, siginfo_t* info, void* context) {
+  char address[160];
+  const bool is_device =
+      describe_fault != nullptr && describe_fault(info->si_addr, address, sizeof(address));
+  if (!is_device) std::snprintf(address, sizeof(address), "%p", info->si_addr);
   BlockRunner* const runner = current_runner();
   if (runner == nullptr) {
-    const struct sigaction& previous = signal == SIGSEGV ? previous_segv : previous_bus;
-    if ((previous.sa_flags & SA_SIGINFO) != 0 && previous.sa_sigaction != nullptr) {
-      previous.sa_sigaction(signal, info, context);
-    } else {
-      ::signal(signal, SIG_DFL);  // the access is repeated and ends the process
-    }
+    if (is_device) std::fprintf(stderr, "cuda emulation: host code accesses %s\n", address);
+    pass_on(signal, info, context);
     return;
   }
   sigset_t unblocked;
   sigemptyset(&unblocked);
   sigaddset(&unblocked, signal);
   pthread_sigmask(SIG_UNBLOCK, &unblocked, nullptr);
-  char address[32];
-  std::snprintf(address, sizeof(address), "%p", info->si_addr);
-  runner->fail(FaultKind::kIllegalAddress,
-               runner->in_stack_guard(info->si_addr)
-                   ? std::string("used more local memory than a thread's stack has")
-                   : "illegal memory access at " + std::string(address));
+  runner->note_fault(FaultKind::kIllegalAddress,
+                     runner->in_stack_guard(info->si_addr)
+                         ? std::string("used more local memory than a thread's stack has")
+                         : "illegal memory access at " + std::string(address));
+  runner->abandon();
 }
 
-void install_fault_handler() {
-  struct sigaction action {};
+void set_signal_actions() {
+  struct sigaction action = {};
   action.sa_sigaction = on_memory_fault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigemptyset(&action.sa_mask);
   sigaction(SIGSEGV, &action, &previous_segv);
   sigaction(SIGBUS, &action, &previous_bus);
+}
+
+void install_fault_handler() {
+  static std::once_flag installed;
+  std::call_once(installed, set_signal_actions);
 }
 
 // The handler needs a stack of its own: an emulated thread may have used up its own.
@@ -88,6 +102,11 @@ uint64_t schedule_seed() {
   return set == nullptr ? 2 : std::strtoull(set, nullptr, 10);
 }
 
+void describe_faults_with(bool (*describe)(const void*, char*, size_t)) {
+  describe_fault = describe;
+  install_fault_handler();
+}
+
 std::string kernel_name(const void* kernel) {
   Dl_info info;
   if (dladdr(kernel, &info) == 0 || info.dli_sname == nullptr || info.dli_saddr != kernel) {
@@ -102,8 +121,7 @@ std::string kernel_name(const void* kernel) {
 }
 
 std::optional<KernelFault> run_kernel(const KernelLaunch& launch, uint64_t seed) {
-  static std::once_flag installed;
-  std::call_once(installed, install_fault_handler);
+  install_fault_handler();
   SignalStack signal_stack;
   BlockRunner runner(launch, seed);
   current_runner() = &runner;
@@ -131,9 +149,10 @@ void* static_shared(size_t bytes, size_t alignment, const void* key) {
   void* const found = runner().shared().static_variable(bytes, alignment, key);
   if (found == nullptr || runner().shared().static_bytes() + dynamic_shared_bytes() >
                               runner().launch().allowed_shared_bytes) {
-    runner().fail(FaultKind::kLaunchFailure,
-                  "its shared variables and dynamic shared memory pass " +
-                      std::to_string(runner().launch().allowed_shared_bytes) + " bytes");
+    runner().note_fault(FaultKind::kLaunchFailure,
+                        "its shared variables and dynamic shared memory pass " +
+                            std::to_string(runner().launch().allowed_shared_bytes) + " bytes");
+    runner().abandon();
   }
   return found;
 }
@@ -141,8 +160,9 @@ void* static_shared(size_t bytes, size_t alignment, const void* key) {
 void yield_thread() { runner().yield(); }
 
 void device_trap(const char* reason, Site site) {
-  runner().fail(FaultKind::kLaunchFailure,
-                std::string(reason) + " at " + site.file + ":" + std::to_string(site.line));
+  runner().note_fault(FaultKind::kLaunchFailure,
+                      std::string(reason) + " at " + site.file + ":" + std::to_string(site.line));
+  runner().abandon();
 }
 
 }  // namespace brigade::cuda_emulation

@@ -43,6 +43,9 @@ std::optional<KernelFault> run_kernel(const KernelLaunch& launch, uint64_t seed)
 // "void scale<float>(float*, int)", for messages.
 std::string kernel_name(const void* kernel);
 
+// How a faulting address reads in messages: false when it is not the describer's.
+void describe_faults_with(bool (*describe)(const void* address, char* text, size_t size));
+
 // BRIGADE_EMULATION_SEED (default 2) until set_schedule_seed() is called. Takes effect with the
 // next launch. Even seeds fill shared memory with 0xFF (NaN, -1), odd ones with 0x7E (large and
 // finite).

@@ -24,6 +24,9 @@ CudaOps identical_table() {
   table.gather_rows = run<gather_rows, GatherRowsArgs>;
   table.router_top_k = run<router_top_k, RouterTopKArgs>;
   table.combine = run<combine, CombineArgs>;
+  table.matmul = run<matmul, MatmulArgs>;
+  table.expert_ffn = run<expert_ffn, ExpertFfnArgs>;
+  table.expert_ffn_scratch_bytes = expert_ffn_scratch_bytes;
   return table;
 }
 

@@ -124,6 +124,7 @@ TEST_F(Cublas, GroupsOfUnequalSize) {
   ASSERT_EQ(call(CUDA_R_32F, a.data()),
             CUBLAS_STATUS_SUCCESS);  // addresses on the host: seen by the device
   EXPECT_EQ(synchronize(), cudaErrorIllegalAddress);
+  reset_faults();
 }
 
 TEST_F(Cublas, RefusesWhatTheLibraryRefuses) {

@@ -48,10 +48,11 @@ bool AnswerSlots::is_declined(int slot) {
   return state_[slot] == kDeclined;
 }
 
-bool AnswerSlots::fill(Rank rank, const FrameView& frame) {
+// The caller holds the mutex. take_row(i, slot) for each row i that is wanted.
+template <typename Take>
+bool AnswerSlots::take(Rank rank, const FrameView& frame, Take&& take_row) {
   const FrameHeader& header = frame.header;
   const bool decline = header.kind == FrameKind::kDecline;
-  std::lock_guard<std::mutex> lock(mutex_);
   const bool current = active_ && header.step == step_ && header.layer == layer_;
   int closed = 0, declined = 0;
   for (uint32_t i = 0; i < header.entry_count; ++i) {
@@ -63,7 +64,7 @@ bool AnswerSlots::fill(Rank rank, const FrameView& frame) {
       state_[slot] = kDeclined;
       ++declined;
     } else {
-      std::memcpy(rows_ + slot * row_bytes_, frame.rows + i * row_bytes_, row_bytes_);
+      take_row(i, slot);
       state_[slot] = kAnswered;
       ++closed;
     }
@@ -72,6 +73,26 @@ bool AnswerSlots::fill(Rank rank, const FrameView& frame) {
   if (declined > 0) declines_.store(true, std::memory_order_release);
   const int before = open_.fetch_sub(closed, std::memory_order_acq_rel);
   return (closed > 0 && before == closed) || declined > 0;
+}
+
+bool AnswerSlots::fill(Rank rank, const FrameView& frame) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return take(rank, frame, [&](uint32_t i, uint32_t slot) {
+    std::memcpy(rows_ + slot * row_bytes_, frame.rows + i * row_bytes_, row_bytes_);
+  });
+}
+
+bool AnswerSlots::fill_later(Rank rank, const FrameView& frame, uint64_t receipt,
+                             DeviceAnswers& keeper) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  bool kept = false;
+  keeper.open_frame(receipt, frame.rows);
+  (void)take(rank, frame, [&](uint32_t i, uint32_t slot) {
+    keeper.add(i, slot);
+    kept = true;
+  });
+  keeper.close_frame(kept);
+  return kept;
 }
 
 }  // namespace brigade::expert_parallel

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <vector>
 
+#include "expert_parallel/exchange/device_answers.h"
 #include "expert_parallel/routing/dispatch_plan.h"
 #include "expert_parallel/transport/frame.h"
 
@@ -38,6 +39,8 @@ class AnswerSlots {
 
   // Progress thread. True when it filled the last expected slot, or something was declined.
   bool fill(Rank rank, const FrameView& frame);
+  // The same for rows in device memory, which `keeper` copies later: true when it keeps the frame.
+  bool fill_later(Rank rank, const FrameView& frame, uint64_t receipt, DeviceAnswers& keeper);
 
   uint64_t late() const { return late_.load(std::memory_order_relaxed); }
   uint64_t declined() const { return declined_.load(std::memory_order_relaxed); }
@@ -46,6 +49,8 @@ class AnswerSlots {
   enum State : uint8_t { kUnused, kExpected, kDeclined, kAnswered, kHomeless };
   static bool is_open(State state) { return state == kExpected || state == kDeclined; }
   void set(int slot, State state, Rank asked);
+  template <typename Take>
+  bool take(Rank rank, const FrameView& frame, Take&& take_row);
 
   const size_t row_bytes_;
   std::mutex mutex_;

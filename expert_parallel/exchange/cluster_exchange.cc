@@ -49,6 +49,7 @@ ClusterExchange::ClusterExchange(WorkerLinks& links, const ExpertShard* shard,
       shard_(shard),
       config_(config),
       host_memory_(host_memory),
+      device_frames_(links.device_frames()),
       plan_(config.max_rows, config.geometry.top_k, config.geometry.experts,
             links.config().num_ranks),
       packer_(config.max_rows, config.geometry.top_k, links.config().num_ranks,
@@ -64,6 +65,7 @@ ClusterExchange::ClusterExchange(WorkerLinks& links, const ExpertShard* shard,
 
 ClusterExchange::~ClusterExchange() {
   slots_.end();
+  if (device_frames_) device_answers_.drop(links_);
   links_.attach(config_.microbatch, nullptr);
 }
 
@@ -75,7 +77,18 @@ absl::Status ClusterExchange::plan_buffers(kernels::Device& device) {
   if (shard_ != nullptr) {
     ASSIGN_OR_RETURN(local_, LocalExperts::create(device, *shard_, config_.max_rows));
   }
-  if (!host_memory_) {
+  if (device_frames_) {
+    if (links_.config().device != &device)
+      return absl::InvalidArgumentError("exchange: the links carry memory of another device");
+    RETURN_IF_ERROR(links_.plan_device_memory());
+    // A row goes to so many ranks at most.
+    const int shares = std::max(1, std::min(geometry.top_k, links_.config().num_ranks));
+    const size_t index_bytes = size_t(config_.max_rows) * shares * sizeof(int32_t);
+    ASSIGN_OR_RETURN(host_row_index_, kernels::HostBuffer::allocate(device, index_bytes));
+    ASSIGN_OR_RETURN(row_index_, Buffer::allocate(device, index_bytes));
+    RETURN_IF_ERROR(device_answers_.plan(device, static_cast<int>(terms), geometry.hidden,
+                                         geometry.wire_dtype));
+  } else if (!host_memory_) {
     const size_t x_bytes = size_t(config_.max_rows) * geometry.hidden * sizeof(float);
     ASSIGN_OR_RETURN(host_x_, kernels::HostBuffer::allocate(device, x_bytes));
     ASSIGN_OR_RETURN(host_answers_, kernels::HostBuffer::allocate(device, answer_bytes));
@@ -114,14 +127,19 @@ absl::Status ClusterExchange::begin(kernels::Stream& stream, const LayerRows& la
   const int terms = layer.rows * config_.geometry.top_k;
   std::fill(sent_.begin(), sent_.begin() + terms, kNotSent);
   slots_.begin(step_, static_cast<uint32_t>(layer.moe_layer), terms,
-               host_memory_ ? answers_.as<std::byte>() : host_answers_.as<std::byte>());
+               staged() ? host_answers_.as<std::byte>() : answers_.as<std::byte>());
+  if (device_frames_) {
+    device_answers_.drop(links_);  // of a layer that was given up
+    device_answers_.begin();
+    collected_ = absl::OkStatus();
+  }
   plan_.build_terms({layer.experts, static_cast<size_t>(terms)}, layer.rows, [&](int32_t term) {
     const Rank rank = rank_of_term_[term] = holder(layer.experts[term]);
     sent_by_[term] = view_number_;
     rank == kNotPlanned ? slots_.homeless(term) : slots_.expect(term, rank);
     return rank;
   });
-  if (!host_memory_ && terms > 0) {
+  if (staged() && terms > 0) {
     RETURN_IF_ERROR(stream.copy_to_host(
         host_x_.data(), layer.x, size_t(layer.rows) * config_.geometry.hidden * sizeof(float)));
     ASSIGN_OR_RETURN(x_on_host_, stream.record(waker));
@@ -134,8 +152,9 @@ absl::Status ClusterExchange::begin(kernels::Stream& stream, const LayerRows& la
 absl::Status ClusterExchange::carry_out() {
   packer_.start(plan_);
   count_shares();
+  if (device_frames_) RETURN_IF_ERROR(upload_rows());
   // Remote frames leave first, so that workers compute while this thread does.
-  pack();
+  RETURN_IF_ERROR(pack());
   for (const RankWork& work : plan_.work()) {
     if (work.rank != kCoordinator) continue;
     for (int32_t i = work.first_entry; i < work.first_entry + work.num_entries; ++i) {
@@ -147,69 +166,8 @@ absl::Status ClusterExchange::carry_out() {
   return absl::OkStatus();
 }
 
-void ClusterExchange::count_shares() {
-  bool several = false;
-  for (const FramePacker::Share& share : packer_.shares()) {
-    several |= share.frames > 1;
-    int32_t rows_with_several = 0;
-    int32_t last = -1, terms = 0;  // of one travelling row
-    for (const int32_t slot : packer_.slots_by_row(share)) {
-      const int32_t row = slot / config_.geometry.top_k;
-      terms = row == last ? terms + 1 : 1;
-      last = row;
-      rows_with_several += terms == 2;
-    }
-    add(counters_.rows_with_several_experts, rows_with_several);
-  }
-  add(counters_.with_several_frames, several);
-  const auto live = std::count_if(view_->incarnation.begin(), view_->incarnation.end(),
-                                  [](uint64_t incarnation) { return incarnation != 0; });
-  add(counters_.workers_without_rows,
-      std::max<int64_t>(0, live - int64_t(packer_.shares().size())));
-}
-
-void ClusterExchange::pack() {
-  if (!host_memory_ && !x_on_host_.ready()) return;
-  bool packed = false, starved = false;
-  for (FramePacker::Share& share : packer_.shares()) {
-    while (!share.done()) {
-      if (!pack_share(share)) {
-        // Ask to be woken, then look once more: the buffer may have come back in between.
-        starved_.store(true, std::memory_order_seq_cst);
-        if (!pack_share(share)) {
-          starved = true;
-          break;
-        }
-      }
-      packed = true;
-      // A full frame leaves while the next is packed.
-      if (!share.done()) links_.flush();
-    }
-  }
-  if (!starved) starved_.store(false, std::memory_order_relaxed);
-  if (packed) {
-    links_.flush();
-    just_sent_ = true;
-  }
-}
-
-bool ClusterExchange::pack_share(FramePacker::Share& share) {
-  std::byte* frame = links_.acquire(share.rank);
-  if (frame == nullptr) return false;
-  const FrameHeader header = {.session = links_.config().session,
-                              .receiver = {share.rank, view_->incarnation_of(share.rank)},
-                              .sender = links_.self(),
-                              .placement_version = view_->placement->version(),
-                              .step = step_,
-                              .microbatch = static_cast<uint32_t>(config_.microbatch),
-                              .layer = static_cast<uint32_t>(layer_.moe_layer)};
-  const float* x = host_memory_ ? layer_.x : host_x_.as<float>();
-  const int row = share.next_row;
-  std::span<const int32_t> terms;
-  const size_t bytes = packer_.write(share, header, x, frame, &terms);
-  for (const int32_t term : terms) sent_[term] = kSent;
-  links_.submit(share.rank, frame, bytes, static_cast<uint32_t>(share.next_row - row));
-  return true;
+void ClusterExchange::wake() {
+  if (kernels::Waker* waker = waker_.load(std::memory_order_acquire)) waker->wake();
 }
 
 absl::Status ClusterExchange::set_view(std::shared_ptr<const ClusterView> view) {
@@ -281,9 +239,15 @@ Rank ClusterExchange::replan(int32_t term, const ClusterView& before) {
 absl::StatusOr<bool> ClusterExchange::poll() {
   if (!active_) return true;
   RETURN_IF_ERROR(resend_declined());
-  pack();
+  RETURN_IF_ERROR(pack());
   if (!slots_.complete() && !std::exchange(just_sent_, false)) links_.look();
-  if (!slots_.complete()) return false;
+  // Also of an exchange that is not complete: frames that wait here are the workers' credits.
+  const bool complete = slots_.complete();
+  if (device_frames_) {
+    links_.collect();
+    RETURN_IF_ERROR(collected_);
+  }
+  if (!complete) return false;
   if (config_.homeless_rows == HomelessRows::kWait) {
     for (int32_t term = 0; term < layer_.rows * config_.geometry.top_k; ++term) {
       if (slots_.is_homeless(term)) return false;
@@ -311,6 +275,8 @@ absl::Status ClusterExchange::finish() {
       for (int32_t row = term / top_k; row <= (end - 1) / top_k; ++row) {
         if (parked_.empty() || parked_.back() != row) parked_.push_back(row);
       }
+    } else if (rank != kCoordinator && device_frames_) {
+      RETURN_IF_ERROR(device_answers_.scatter(*stream_, term, end - term, on_device));
     } else if (rank != kCoordinator && !host_memory_) {
       RETURN_IF_ERROR(
           stream_->copy_to_device(on_device, host_answers_.as<std::byte>() + term * row_bytes, bytes));
@@ -333,13 +299,24 @@ std::vector<Rank> ClusterExchange::waiting_for() {
 }
 
 void ClusterExchange::on_frame(Rank rank, const FrameView& frame) {
-  if (!slots_.fill(rank, frame)) return;
-  if (kernels::Waker* waker = waker_.load(std::memory_order_acquire)) waker->wake();
+  if (slots_.fill(rank, frame)) wake();
+}
+
+bool ClusterExchange::on_device_frame(Rank rank, const FrameView& frame, uint64_t receipt) {
+  if (!slots_.fill_later(rank, frame, receipt, device_answers_)) return false;
+  wake();
+  return true;
+}
+
+bool ClusterExchange::collect() {
+  if (!device_frames_ || stream_ == nullptr) return false;
+  const absl::StatusOr<bool> collected = device_answers_.collect(*stream_, links_);
+  if (!collected.ok()) collected_ = collected.status();
+  return !collected.ok() || *collected;
 }
 
 void ClusterExchange::on_room() {
-  if (!starved_.exchange(false, std::memory_order_seq_cst)) return;
-  if (kernels::Waker* waker = waker_.load(std::memory_order_acquire)) waker->wake();
+  if (starved_.exchange(false, std::memory_order_seq_cst)) wake();
 }
 
 }  // namespace brigade::expert_parallel

@@ -2,7 +2,8 @@
 // experts, local experts run through the same plan without a copy, answers come back into their
 // slots. Which rank computes a term never changes its bits. When the cluster changes in the middle
 // of a layer, set_view() sends what is still unanswered elsewhere; terms whose expert nobody holds
-// park their rows. Step thread, except where AnswerSink says otherwise; one object per microbatch,
+// park their rows. Where the links carry device memory no row touches the host: rows are gathered
+// into frames and answers into slots by the stream. Step thread, except where AnswerSink says otherwise; one object per microbatch,
 // no allocation after create().
 #pragma once
 
@@ -78,11 +79,16 @@ class ClusterExchange final : public Exchange, public AnswerSink {
   uint64_t declined_terms() const { return slots_.declined(); }
 
   void on_frame(Rank rank, const FrameView& frame) override;
+  bool on_device_frame(Rank rank, const FrameView& frame, uint64_t receipt) override;
   void on_room() override;
+  bool collect() override;
 
  private:
   ClusterExchange(WorkerLinks& links, const ExpertShard* shard, const ClusterExchangeConfig& config,
                   bool host_memory);
+  // Whether rows pass through host memory of ours on their way.
+  bool staged() const { return !host_memory_ && !device_frames_; }
+  void wake();
   absl::Status plan_buffers(kernels::Device& device);
   Rank holder(int32_t expert) const;
   absl::Status resend_declined();
@@ -90,8 +96,10 @@ class ClusterExchange final : public Exchange, public AnswerSink {
   Rank replan(int32_t term, const ClusterView& before);
   absl::Status carry_out();
   void count_shares();
-  void pack();
-  bool pack_share(FramePacker::Share& share);
+  absl::Status upload_rows();
+  absl::Status pack();
+  absl::StatusOr<bool> pack_share(FramePacker::Share& share);
+  absl::Status gather(const FramePacker::Share& share, int first, int count, void* to);
   absl::Status finish();
 
   WorkerLinks& links_;
@@ -99,6 +107,7 @@ class ClusterExchange final : public Exchange, public AnswerSink {
   const ClusterExchangeConfig config_;
   const bool
       host_memory_;  // device memory is the host's: rows are read and answers written in place
+  const bool device_frames_;  // rows of frames are in device memory
   std::shared_ptr<const ClusterView> view_;
   uint64_t view_number_ = 0;
   DispatchPlan plan_;
@@ -108,7 +117,12 @@ class ClusterExchange final : public Exchange, public AnswerSink {
   ExchangeCounters counters_;
 
   kernels::Buffer answers_;             // device [max_rows * top_k, hidden] of the wire dtype
-  kernels::HostBuffer host_x_, host_answers_;  // only where device memory is not the host's
+  kernels::HostBuffer host_x_, host_answers_;  // only where staged()
+  // Only with device frames: travelling rows of all shares, as the gather reads them.
+  kernels::HostBuffer host_row_index_;
+  kernels::Buffer row_index_;
+  DeviceAnswers device_answers_;
+  absl::Status collected_;  // of the layer under way
 
   // Of the layer under way.
   kernels::Stream* stream_ = nullptr;

@@ -63,25 +63,21 @@ int FramePacker::rows_that_fit(const Share& share, int from) const {
   return to;
 }
 
-size_t FramePacker::write(Share& share, FrameHeader header, const float* x, std::byte* frame,
-                          std::span<const int32_t>* terms) {
+void FramePacker::write_index(Share& share, FrameHeader* header, std::byte* frame,
+                              std::span<const int32_t>* terms) {
   CHECK(!share.done());
   const int from = share.next_row, to = rows_that_fit(share, from);
   const int32_t* starts = &starts_[share.first_start];
-  header.kind = FrameKind::kDispatch;
-  header.dtype = kernels::DType::kF32;
-  header.hidden = static_cast<uint32_t>(hidden_);
-  header.frame_index = share.next_frame;
-  header.frame_count = share.frames;
-  header.row_count = static_cast<uint32_t>(to - from);
-  header.entry_count = static_cast<uint32_t>(starts[to] - starts[from]);
-  std::byte* rows = frame_rows(frame, header.kind, header.entry_count);
+  header->kind = FrameKind::kDispatch;
+  header->dtype = kernels::DType::kF32;
+  header->hidden = static_cast<uint32_t>(hidden_);
+  header->frame_index = share.next_frame;
+  header->frame_count = share.frames;
+  header->row_count = static_cast<uint32_t>(to - from);
+  header->entry_count = static_cast<uint32_t>(starts[to] - starts[from]);
   uint32_t next = 0;
-  size_t expert_of = 0;
   for (int row = from; row < to; ++row) {
-    std::memcpy(rows + (row - from) * row_bytes_, x + size_t(share.work->rows[row]) * hidden_,
-                row_bytes_);
-    expert_of = 0;  // experts ascend inside a row
+    size_t expert_of = 0;  // experts ascend inside a row
     for (int32_t i = starts[row]; i < starts[row + 1]; ++i) {
       const int32_t entry = by_row_[share.work->first_entry + i];
       while (share.work->experts[expert_of].first + share.work->experts[expert_of].count <= entry)
@@ -97,7 +93,24 @@ size_t FramePacker::write(Share& share, FrameHeader header, const float* x, std:
   share.next_row = to;
   ++share.next_frame;
   *terms = {slots_.data(), next};
+}
+
+size_t FramePacker::write(Share& share, FrameHeader header, const float* x, std::byte* frame,
+                          std::span<const int32_t>* terms) {
+  const int from = share.next_row;
+  write_index(share, &header, frame, terms);
+  std::byte* rows = frame_rows(frame, header.kind, header.entry_count);
+  for (int row = from; row < share.next_row; ++row) {
+    std::memcpy(rows + (row - from) * row_bytes_, x + size_t(share.work->rows[row]) * hidden_,
+                row_bytes_);
+  }
   return seal_frame(header, frame);
+}
+
+size_t FramePacker::write_head(Share& share, FrameHeader header, std::byte* head,
+                               std::span<const int32_t>* terms) {
+  write_index(share, &header, head, terms);
+  return seal_head(header, head);
 }
 
 }  // namespace brigade::expert_parallel

@@ -38,9 +38,15 @@ class FramePacker {
   // the slots in it, valid until the next call.
   size_t write(Share& share, FrameHeader header, const float* x, std::byte* frame,
                std::span<const int32_t>* terms);
+  // The same for rows apart: header and index alone, whose bytes it returns. Rows of the frame are
+  // the share's travelling rows from its next_row before the call to that after it.
+  size_t write_head(Share& share, FrameHeader header, std::byte* head,
+                    std::span<const int32_t>* terms);
 
  private:
   int rows_that_fit(const Share& share, int from) const;
+  void write_index(Share& share, FrameHeader* header, std::byte* frame,
+                   std::span<const int32_t>* terms);
 
   const size_t row_bytes_;
   const int hidden_;

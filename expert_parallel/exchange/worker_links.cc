@@ -15,6 +15,7 @@ WorkerLinks::WorkerLinks(std::unique_ptr<Transport> transport, const WorkerLinks
       sinks_(config.microbatches),
       loop_(*transport_, *this) {
   CHECK(config_.frames_per_rank <= transport_->caps().send_queue);
+  CHECK(transport_->caps().device_memory || !device_frames());
   for (int rank = 0; rank < config_.num_ranks; ++rank) {
     ranks_.push_back(std::make_unique<RankSlot>());
     ranks_.back()->buffers = AlignedBlock(config_.frames_per_rank, kMaxFrameBytes);
@@ -22,6 +23,17 @@ WorkerLinks::WorkerLinks(std::unique_ptr<Transport> transport, const WorkerLinks
   }
   outbox_.reserve(size_t(config_.num_ranks) * config_.frames_per_rank);
   sending_.reserve(outbox_.capacity());
+}
+
+absl::Status WorkerLinks::plan_device_memory() {
+  if (!device_frames()) return absl::OkStatus();
+  for (const std::unique_ptr<RankSlot>& slot : ranks_) {
+    if (slot->device_buffers.data() != nullptr) continue;
+    ASSIGN_OR_RETURN(slot->device_buffers,
+                     kernels::Buffer::allocate(
+                         *config_.device, config_.frames_per_rank * slot->buffers.bytes_each()));
+  }
+  return absl::OkStatus();
 }
 
 WorkerLinks::~WorkerLinks() {
@@ -34,7 +46,13 @@ void WorkerLinks::stop() { loop_.stop(); }
 
 void WorkerLinks::attach(int microbatch, AnswerSink* sink) {
   // A task of the progress thread is taken in microseconds; without it the sink cannot be let go.
-  CHECK(loop_.call([&] { sinks_.at(microbatch) = sink; }, absl::Now() + absl::Minutes(1)).ok());
+  const auto change = [&] {
+    sinks_.at(microbatch) = sink;
+    if (!device_frames()) return;
+    (void)send_frames();
+    (void)return_frames();
+  };
+  CHECK(loop_.call(change, absl::Now() + absl::Minutes(1)).ok());
 }
 
 absl::StatusOr<std::string> WorkerLinks::open(Rank rank, uint64_t incarnation,
@@ -110,26 +128,72 @@ std::byte* WorkerLinks::acquire(Rank rank) {
   return slot.buffers.at(buffer);
 }
 
-void WorkerLinks::submit(Rank rank, std::byte* frame, size_t bytes, uint32_t rows) {
+int WorkerLinks::index_of(const RankSlot& slot, const std::byte* frame) const {
+  return static_cast<int>((frame - slot.buffers.at(0)) / slot.buffers.bytes_each());
+}
+
+std::byte* WorkerLinks::device_rows(Rank rank, const std::byte* frame) const {
+  const RankSlot& slot = *ranks_[rank];
+  return slot.device_buffers.as<std::byte>() +
+         index_of(slot, frame) * slot.buffers.bytes_each();
+}
+
+void WorkerLinks::submit(Rank rank, std::byte* frame, size_t bytes, uint32_t rows,
+                         const DeviceRows& device_rows) {
   RankSlot& slot = *ranks_[rank];
-  const auto buffer = static_cast<int>((frame - slot.buffers.at(0)) / slot.buffers.bytes_each());
+  const int buffer = index_of(slot, frame);
   slot.rows.fetch_add(rows, std::memory_order_relaxed);
   slot.frames.fetch_add(1, std::memory_order_relaxed);
   std::lock_guard<std::mutex> lock(mutex_);
-  outbox_.push_back({rank, buffer, bytes});
+  outbox_.push_back({rank, buffer, bytes, device_rows});
+}
+
+void WorkerLinks::release_after(uint64_t receipt, kernels::Stream* reader) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  returned_.push_back({receipt, reader});
+}
+
+void WorkerLinks::collect() {
+  bool any = false;
+  for (AnswerSink* sink : sinks_) any |= sink != nullptr && sink->collect();
+  if (any) flush();
+}
+
+bool WorkerLinks::return_frames() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    returning_.swap(returned_);
+  }
+  for (const Returned& frame : returning_) {
+    frame.reader != nullptr ? transport_->release_after(frame.receipt, *frame.reader)
+                            : transport_->release(frame.receipt);
+  }
+  const bool any = !returning_.empty();
+  returning_.clear();
+  return any;
 }
 
 absl::Time WorkerLinks::on_turn() {
+  const bool returned = device_frames() && return_frames();
+  return send_frames() || returned ? absl::InfinitePast() : absl::InfiniteFuture();
+}
+
+bool WorkerLinks::send_frames() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     sending_.swap(outbox_);
   }
-  if (sending_.empty()) return absl::InfiniteFuture();
+  if (sending_.empty()) return false;
   transport_->begin_group();
   for (const Outgoing& frame : sending_) {
     RankSlot& slot = *ranks_[frame.rank];
     const uint64_t cookie = uint64_t(frame.rank) << 32 | static_cast<uint32_t>(frame.buffer);
-    const Message message = {.head = {slot.buffers.at(frame.buffer), frame.bytes}};
+    Message message = {.head = {slot.buffers.at(frame.buffer), frame.bytes}};
+    if (frame.device_rows.bytes > 0) {
+      message.device_body = {device_rows(frame.rank, slot.buffers.at(frame.buffer)),
+                             frame.device_rows.bytes};
+      message.written_by = frame.device_rows.written_by;
+    }
     // A frame that cannot go is an unanswered one: its rows are sent again when the view changes.
     if (!slot.has_peer || !transport_->send(slot.peer, message, cookie).ok()) {
       give_back(frame.rank, frame.buffer);
@@ -137,7 +201,7 @@ absl::Time WorkerLinks::on_turn() {
   }
   transport_->end_group();
   sending_.clear();
-  return absl::InfinitePast();
+  return true;
 }
 
 void WorkerLinks::give_back(Rank rank, int buffer) {
@@ -154,14 +218,12 @@ void WorkerLinks::on_sent(PeerId, uint64_t cookie, const absl::Status&) {
   give_back(static_cast<Rank>(cookie >> 32), static_cast<int>(cookie & 0xffffffff));
 }
 
-Refusal WorkerLinks::check(PeerId peer, std::span<const std::byte> bytes, FrameView* view,
-                           Rank* rank) const {
+Refusal WorkerLinks::check(PeerId peer, Refusal parsed, const FrameView& view, Rank* rank) const {
   const auto found = rank_of_peer_.find(peer);
   if (found == rank_of_peer_.end()) return Refusal::kStaleIncarnation;
   *rank = found->second;
-  if (const Refusal refusal = parse_frame(bytes, config_.limits, view); refusal != Refusal::kNone)
-    return refusal;
-  const FrameHeader& header = view->header;
+  if (parsed != Refusal::kNone) return parsed;
+  const FrameHeader& header = view.header;
   if (header.kind == FrameKind::kDispatch || header.microbatch >= sinks_.size())
     return Refusal::kMalformed;
   return check_parties(header, config_.session, self(), {*rank, ranks_[*rank]->incarnation});
@@ -170,11 +232,28 @@ Refusal WorkerLinks::check(PeerId peer, std::span<const std::byte> bytes, FrameV
 void WorkerLinks::on_message(PeerId peer, uint64_t receipt, std::span<const std::byte> bytes) {
   FrameView view;
   Rank rank = kCoordinator;
-  const Refusal refusal = check(peer, bytes, &view, &rank);
+  Refusal refusal = check(peer, parse_frame(bytes, config_.limits, &view), view, &rank);
+  // Rows among the head's bytes are no device's.
+  if (refusal == Refusal::kNone && device_frames() && view.header.row_count > 0)
+    refusal = Refusal::kMalformed;
   if (refusal != Refusal::kNone) {
     refusals_.add(refusal);
   } else if (AnswerSink* sink = sinks_[view.header.microbatch]; sink != nullptr) {
     sink->on_frame(rank, view);
+  }
+  transport_->release(receipt);
+}
+
+void WorkerLinks::on_device_message(PeerId peer, uint64_t receipt, std::span<const std::byte> head,
+                                    std::span<const std::byte> device_body) {
+  FrameView view;
+  Rank rank = kCoordinator;
+  const Refusal refusal =
+      check(peer, parse_device_frame(head, device_body, config_.limits, &view), view, &rank);
+  if (refusal != Refusal::kNone) {
+    refusals_.add(refusal);
+  } else if (AnswerSink* sink = sinks_[view.header.microbatch]; sink != nullptr) {
+    if (sink->on_device_frame(rank, view, receipt)) return;
   }
   transport_->release(receipt);
 }

@@ -2,7 +2,8 @@
 // progress thread of a transport, whose work the step thread can take over while it waits. The step
 // thread packs frames into buffers of the rank they go to and submits them; answers that pass all
 // checks go to the sink of their microbatch on the progress thread. A rank that does not take its
-// frames uses up its own buffers only.
+// frames uses up its own buffers only. Where the transport carries device memory, rows of frames lie
+// there: see `device` below.
 #pragma once
 
 #include <atomic>
@@ -15,6 +16,7 @@
 #include "expert_parallel/routing/placement.h"
 #include "expert_parallel/transport/aligned_block.h"
 #include "expert_parallel/transport/transport_loop.h"
+#include "kernels/core/device.h"
 
 namespace brigade::expert_parallel {
 
@@ -25,6 +27,14 @@ struct WorkerLinksConfig {
   int num_ranks = 0;  // rank slots; fixed
   int microbatches = 1;
   int frames_per_rank = 8;  // buffers; at most the transport's send queue
+  // The transport's, if it carries device memory; outlives the links.
+  kernels::Device* device = nullptr;
+};
+
+// Where rows of a submitted frame are, if they are apart from its head.
+struct DeviceRows {
+  size_t bytes = 0;
+  kernels::Stream* written_by = nullptr;  // outlives the sink of the frame's microbatch
 };
 
 // Progress thread, or the step thread in its place.
@@ -33,8 +43,15 @@ class AnswerSink {
   virtual ~AnswerSink() = default;
   // An answer or a decline of this microbatch; ids are in range, nothing else is known of them.
   virtual void on_frame(Rank rank, const FrameView& frame) = 0;
+  // The same with rows in device memory. True: the sink keeps the frame, until it gives `receipt`
+  // to WorkerLinks::release_after() or release().
+  virtual bool on_device_frame(Rank rank, const FrameView& frame, uint64_t receipt) {
+    return false;
+  }
   // A buffer of some rank has become free.
   virtual void on_room() = 0;
+  // Step thread. Takes in the frames that the sink keeps. False: none.
+  virtual bool collect() { return false; }
 };
 
 // Evidence for the membership's rules: called on the progress thread, must not wait or call back.
@@ -45,6 +62,9 @@ class WorkerLinks final : public LoopClient {
   WorkerLinks(std::unique_ptr<Transport> transport, const WorkerLinksConfig& config,
               LossReport on_lost);
   ~WorkerLinks() override;
+  // Before the first acquire(), where there is a device; once is as good as twice.
+  // RESOURCE_EXHAUSTED when its memory is short.
+  absl::Status plan_device_memory();
   void start();
   void stop();
 
@@ -53,12 +73,24 @@ class WorkerLinks final : public LoopClient {
   absl::Status connect(Rank rank, const std::string& remote_address, absl::Time deadline);
   absl::Status close(Rank rank, absl::Time deadline);
 
-  // Makes a sink, or null, the microbatch's; afterwards the one before is not called any more.
+  // Makes a sink, or null, the microbatch's; afterwards the one before is not called any more, and
+  // no stream of its frames used.
   void attach(int microbatch, AnswerSink* sink);
+  // Whether rows of frames travel apart, in device memory.
+  bool device_frames() const { return config_.device != nullptr; }
   // Step thread. A buffer of kMaxFrameBytes, or null: all are in use, or the rank has no link.
   std::byte* acquire(Rank rank);
+  // Device memory of the same size that belongs to the buffer.
+  std::byte* device_rows(Rank rank, const std::byte* frame) const;
   // Hands a filled buffer over; flush() sends all of them off.
-  void submit(Rank rank, std::byte* frame, size_t bytes, uint32_t rows);
+  void submit(Rank rank, std::byte* frame, size_t bytes, uint32_t rows,
+              const DeviceRows& device_rows = {});
+  // Gives a kept frame back while what is enqueued on `reader` by now still reads it, at the next
+  // turn; flush() brings it about. Any thread. A stream must outlive the sink of its microbatch.
+  void release_after(uint64_t receipt, kernels::Stream* reader);
+  // Step thread. Lets all sinks take in what they keep, so that no microbatch holds credits of a
+  // link while another waits.
+  void collect();
   void flush() { step_thread_drives_ ? loop_.guest_turn() : loop_.wake(); }
   // Takes in what has arrived, if the step thread drives the transport.
   void look() {
@@ -82,6 +114,8 @@ class WorkerLinks final : public LoopClient {
   uint64_t frames_sent(Rank rank) const;
 
   void on_message(PeerId peer, uint64_t receipt, std::span<const std::byte> bytes) override;
+  void on_device_message(PeerId peer, uint64_t receipt, std::span<const std::byte> head,
+                         std::span<const std::byte> device_body) override;
   void on_sent(PeerId peer, uint64_t cookie, const absl::Status& status) override;
   void on_peer_lost(PeerId peer, const absl::Status& why) override;
   absl::Time on_turn() override;
@@ -92,9 +126,15 @@ class WorkerLinks final : public LoopClient {
     Rank rank;
     int buffer;
     size_t bytes;
+    DeviceRows device_rows;
+  };
+  struct Returned {
+    uint64_t receipt;
+    kernels::Stream* reader;
   };
   struct RankSlot {
     AlignedBlock buffers;
+    kernels::Buffer device_buffers;
     std::vector<int> free;  // guarded by mutex_
     bool linked = false;    // guarded by mutex_
     bool has_peer = false;  // the rest: progress thread
@@ -102,7 +142,10 @@ class WorkerLinks final : public LoopClient {
     uint64_t incarnation = 0;
     std::atomic<uint64_t> rows{0}, frames{0};
   };
-  Refusal check(PeerId peer, std::span<const std::byte> bytes, FrameView* view, Rank* rank) const;
+  Refusal check(PeerId peer, Refusal parsed, const FrameView& view, Rank* rank) const;
+  int index_of(const RankSlot& slot, const std::byte* frame) const;
+  bool send_frames();
+  bool return_frames();
   void give_back(Rank rank, int buffer);
   void unlink(Rank rank);
 
@@ -115,6 +158,8 @@ class WorkerLinks final : public LoopClient {
   std::mutex mutex_;
   std::vector<Outgoing> outbox_;     // guarded by mutex_; bounded by the buffers there are
   std::vector<Outgoing> sending_;    // progress thread
+  std::vector<Returned> returned_;   // guarded by mutex_; bounded by the transport's windows
+  std::vector<Returned> returning_;  // progress thread
   bool step_thread_drives_ = false;  // step thread
   RefusalCounts refusals_;
   std::atomic<uint64_t> next_step_{1};

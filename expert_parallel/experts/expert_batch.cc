@@ -12,19 +12,21 @@ namespace brigade::expert_parallel {
 using kernels::Buffer;
 using kernels::HostBuffer;
 
-ExpertBatch::ExpertBatch(const ExpertShard& shard, bool host_memory)
+ExpertBatch::ExpertBatch(const ExpertShard& shard, bool host_memory, bool device_frames)
     : shard_(shard),
       host_memory_(host_memory),
+      device_frames_(device_frames),
       answer_bytes_(size_t(shard.geometry().hidden) *
                     kernels::dtype_bytes(shard.geometry().wire_dtype)),
       cursor_(shard.geometry().experts) {}
 
 absl::StatusOr<std::unique_ptr<ExpertBatch>> ExpertBatch::create(kernels::Device& device,
                                                                  const ExpertShard& shard,
-                                                                 int frames, int max_slots) {
+                                                                 int frames, int max_slots,
+                                                                 bool device_frames) {
   const ExpertGeometry& geometry = shard.geometry();
   auto batch = std::unique_ptr<ExpertBatch>(
-      new ExpertBatch(shard, device.kind() == kernels::DeviceKind::kCpu));
+      new ExpertBatch(shard, device.kind() == kernels::DeviceKind::kCpu, device_frames));
   const size_t row_bytes = size_t(geometry.hidden) * sizeof(float);
   // A row brings at least one term of the index.
   const size_t rows_of_frame =
@@ -47,12 +49,12 @@ absl::StatusOr<std::unique_ptr<ExpertBatch>> ExpertBatch::create(kernels::Device
   ASSIGN_OR_RETURN(batch->out_, Buffer::allocate(device, terms * batch->answer_bytes_));
   ASSIGN_OR_RETURN(batch->scratch_, Buffer::allocate(device, scratch));
   ASSIGN_OR_RETURN(batch->row_index_, HostBuffer::allocate(device, terms * sizeof(int32_t)));
-  if (!batch->host_memory_) {
+  const bool staged = !batch->host_memory_ && !device_frames;
+  if (staged) {
     ASSIGN_OR_RETURN(batch->host_x_, HostBuffer::allocate(device, batch->x_.bytes()));
     ASSIGN_OR_RETURN(batch->host_out_, HostBuffer::allocate(device, batch->out_.bytes()));
   }
-  batch->answers_ =
-      batch->host_memory_ ? batch->out_.as<std::byte>() : batch->host_out_.as<std::byte>();
+  batch->answers_ = staged ? batch->host_out_.as<std::byte>() : batch->out_.as<std::byte>();
   return batch;
 }
 
@@ -120,18 +122,23 @@ void ExpertBatch::group_terms() {
 }
 
 absl::StatusOr<const float*> ExpertBatch::gather_rows(kernels::Stream& stream) {
-  if (host_memory_ && frames_.size() == 1) return reinterpret_cast<const float*>(frames_[0].rows);
+  if ((host_memory_ || device_frames_) && frames_.size() == 1)
+    return reinterpret_cast<const float*>(frames_[0].rows);
   size_t at = 0;
   for (const FrameView& frame : frames_) {
     const size_t bytes = size_t(frame.header.row_count) * shard_.geometry().hidden * sizeof(float);
-    if (host_memory_) {
-      RETURN_IF_ERROR(stream.copy_to_device(x_.as<std::byte>() + at, frame.rows, bytes));
+    std::byte* to = x_.as<std::byte>() + at;
+    if (device_frames_) {
+      RETURN_IF_ERROR(stream.copy_on_device(to, frame.rows, bytes));
+    } else if (host_memory_) {
+      RETURN_IF_ERROR(stream.copy_to_device(to, frame.rows, bytes));
     } else {
       std::memcpy(host_x_.as<std::byte>() + at, frame.rows, bytes);
     }
     at += bytes;
   }
-  if (!host_memory_) RETURN_IF_ERROR(stream.copy_to_device(x_.data(), host_x_.data(), at));
+  if (!host_memory_ && !device_frames_)
+    RETURN_IF_ERROR(stream.copy_to_device(x_.data(), host_x_.data(), at));
   return x_.as<float>();
 }
 
@@ -162,7 +169,7 @@ absl::Status ExpertBatch::compute(kernels::Stream& stream, absl::Time deadline) 
                                                .hidden = shard_.geometry().hidden,
                                                .scratch = scratch_.data(),
                                                .scratch_bytes = scratch_.bytes()}));
-  if (!host_memory_) {
+  if (!host_memory_ && !device_frames_) {
     RETURN_IF_ERROR(stream.copy_to_host(host_out_.data(), out_.data(), terms * answer_bytes_));
   }
   return stream.synchronize(deadline);

@@ -14,10 +14,12 @@ namespace brigade::expert_parallel {
 
 class ExpertBatch {
  public:
-  // Fits `frames` full frames, or one exchange of max_slots terms where that is less.
+  // Fits `frames` full frames, or one exchange of max_slots terms where that is less. Frames and
+  // answers are in host memory, or with device_frames rows of both in the device's.
   static absl::StatusOr<std::unique_ptr<ExpertBatch>> create(kernels::Device& device,
                                                              const ExpertShard& shard, int frames,
-                                                             int max_slots);
+                                                             int max_slots,
+                                                             bool device_frames = false);
 
   // A frame with more than top_k terms a row never fits: no coordinator of ours writes it.
   bool ever_fits(const FrameView& frame) const;
@@ -30,7 +32,8 @@ class ExpertBatch {
   // Runs all experts that the shard holds. Waits for the device, until `deadline` at most. When it
   // fails no slot is answered and declined() holds them all.
   absl::Status run(kernels::Stream& stream, absl::Time deadline);
-  // After run(): answers row i belongs to slots()[i]; host, of the wire dtype.
+  // After run(): answers row i belongs to slots()[i]; of the wire dtype. In host memory, or with
+  // device_frames in the device's.
   std::span<const uint32_t> slots() const { return slots_; }
   const std::byte* answer_row(size_t i) const { return answers_ + i * answer_bytes_; }
   // Slots whose expert is not here.
@@ -38,13 +41,13 @@ class ExpertBatch {
   int max_terms() const { return max_terms_; }
 
  private:
-  ExpertBatch(const ExpertShard& shard, bool host_memory);
+  ExpertBatch(const ExpertShard& shard, bool host_memory, bool device_frames);
   void group_terms();
   absl::StatusOr<const float*> gather_rows(kernels::Stream& stream);
   absl::Status compute(kernels::Stream& stream, absl::Time deadline);
 
   const ExpertShard& shard_;
-  const bool host_memory_;
+  const bool host_memory_, device_frames_;
   size_t answer_bytes_ = 0;  // of one row
   int max_rows_ = 0, max_terms_ = 0;
   int rows_ = 0, terms_ = 0;

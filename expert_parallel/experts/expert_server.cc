@@ -1,6 +1,7 @@
 #include "expert_parallel/experts/expert_server.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -48,7 +49,8 @@ absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::create(
     std::unique_ptr<Transport> transport, kernels::Device& device, const ExpertShard& shard,
     const ExpertServerConfig& config, CoordinatorLost on_lost) {
   ASSIGN_OR_RETURN(auto batch, ExpertBatch::create(device, shard, config.frames_per_batch,
-                                                   config.limits.max_slots));
+                                                   config.limits.max_slots,
+                                                   transport->caps().device_memory));
   const int send_queue = transport->caps().send_queue;
   const uint32_t rows = rows_per_frame(shard.geometry(), batch->max_terms(), send_queue);
   if (frame_index_bytes(FrameKind::kDecline, batch->max_terms()) + kFrameHeaderBytes >
@@ -74,6 +76,7 @@ ExpertServer::ExpertServer(std::unique_ptr<Transport> transport,
                            std::unique_ptr<ExpertBatch> batch, const ExpertGeometry& geometry,
                            const ExpertServerConfig& config, CoordinatorLost on_lost)
     : transport_(std::move(transport)),
+      device_frames_(transport_->caps().device_memory),
       stream_(std::move(stream)),
       batch_(std::move(batch)),
       geometry_(geometry),
@@ -99,23 +102,39 @@ absl::StatusOr<std::string> ExpertServer::open(const Session& session, const Par
   RETURN_IF_ERROR(loop_.call(
       [&] {
         if (const PeerId before = peer_of(session.coordinator_id); before != 0) drop(before);
+        auto link = std::make_unique<Coordinator>();
+        link->session = session;
+        link->party = coordinator;
+        link->self = self;
+        link->waiting.reserve(config_.window);
+        if (const absl::Status planned = plan_answers(*link); !planned.ok()) {
+          address = planned;
+          return;
+        }
         const absl::StatusOr<PeerId> peer = transport_->open_link();
         if (!peer.ok()) {
           address = peer.status();
           return;
         }
-        auto& link = coordinators_[*peer] = std::make_unique<Coordinator>();
-        link->session = session;
-        link->party = coordinator;
-        link->self = self;
-        link->waiting.reserve(config_.window);
-        link->answers = AlignedBlock(
-            pool_frames_, buffer_bytes(geometry_, rows_per_answer_, batch_->max_terms()));
-        for (int i = 0; i < pool_frames_; ++i) link->free.push_back(i);
+        coordinators_[*peer] = std::move(link);
         address = transport_->address(*peer);
       },
       deadline));
   return address;
+}
+
+size_t ExpertServer::answer_bytes_each() const {
+  return rows_per_answer_ * geometry_.hidden * kernels::dtype_bytes(geometry_.wire_dtype);
+}
+
+absl::Status ExpertServer::plan_answers(Coordinator& link) {
+  link.answers =
+      AlignedBlock(pool_frames_, buffer_bytes(geometry_, rows_per_answer_, batch_->max_terms()));
+  for (int i = 0; i < pool_frames_; ++i) link.free.push_back(i);
+  if (!device_frames_) return absl::OkStatus();
+  ASSIGN_OR_RETURN(link.device_answers,
+                   kernels::Buffer::allocate(stream_->device(), pool_frames_ * answer_bytes_each()));
+  return absl::OkStatus();
 }
 
 absl::Status ExpertServer::connect(uint64_t coordinator_id, const std::string& remote_address,
@@ -161,26 +180,38 @@ void ExpertServer::drop(PeerId peer) {
   coordinators_.erase(found);
 }
 
-Refusal ExpertServer::check(const Coordinator& from, std::span<const std::byte> bytes,
-                            FrameView* view) const {
-  if (const Refusal refusal = parse_frame(bytes, config_.limits, view); refusal != Refusal::kNone)
-    return refusal;
-  if (view->header.kind != FrameKind::kDispatch || !batch_->ever_fits(*view))
+Refusal ExpertServer::check(const Coordinator& from, const FrameView& view) const {
+  if (view.header.kind != FrameKind::kDispatch || !batch_->ever_fits(view))
     return Refusal::kMalformed;
-  return check_parties(view->header, from.session, from.self, from.party);
+  return check_parties(view.header, from.session, from.self, from.party);
+}
+
+void ExpertServer::take(PeerId peer, uint64_t receipt, Refusal parsed, const FrameView& view) {
+  const auto found = coordinators_.find(peer);
+  Refusal refusal = found == coordinators_.end() ? Refusal::kStranger : parsed;
+  if (refusal == Refusal::kNone) refusal = check(*found->second, view);
+  if (refusal == Refusal::kNone) {
+    found->second->waiting.push_back({receipt, view});
+    return;
+  }
+  refusals_.add(refusal);
+  transport_->release(receipt);
 }
 
 void ExpertServer::on_message(PeerId peer, uint64_t receipt, std::span<const std::byte> bytes) {
-  const auto found = coordinators_.find(peer);
   FrameView view;
-  const Refusal refusal =
-      found == coordinators_.end() ? Refusal::kStranger : check(*found->second, bytes, &view);
-  if (refusal != Refusal::kNone) {
-    refusals_.add(refusal);
-    transport_->release(receipt);
-    return;
-  }
-  found->second->waiting.push_back({receipt, view});
+  // Where rows belong in device memory, a frame without is no dispatch of ours.
+  const Refusal parsed =
+      device_frames_ ? Refusal::kMalformed : parse_frame(bytes, config_.limits, &view);
+  take(peer, receipt, parsed, view);
+}
+
+void ExpertServer::on_device_message(PeerId peer, uint64_t receipt,
+                                     std::span<const std::byte> head,
+                                     std::span<const std::byte> device_body) {
+  FrameView view;
+  const Refusal parsed = parse_device_frame(head, device_body, config_.limits, &view);
+  take(peer, receipt, parsed, view);
 }
 
 void ExpertServer::on_sent(PeerId peer, uint64_t cookie, const absl::Status&) {
@@ -244,9 +275,15 @@ void ExpertServer::serve(PeerId peer, Coordinator& coordinator) {
   answer(peer, coordinator, question);
 }
 
+int ExpertServer::take_buffer(Coordinator& coordinator) {
+  CHECK(!coordinator.free.empty());
+  const int buffer = coordinator.free.back();
+  coordinator.free.pop_back();
+  return buffer;
+}
+
 void ExpertServer::answer(PeerId peer, Coordinator& coordinator, const FrameHeader& question) {
   const std::span<const uint32_t> slots = batch_->slots(), declined = batch_->declined();
-  const size_t row_bytes = size_t(geometry_.hidden) * kernels::dtype_bytes(geometry_.wire_dtype);
   const uint32_t most = rows_per_answer_;
   FrameHeader header = question;
   header.dtype = geometry_.wire_dtype;
@@ -254,43 +291,57 @@ void ExpertServer::answer(PeerId peer, Coordinator& coordinator, const FrameHead
   header.sender = coordinator.self;
   header.frame_count = static_cast<uint32_t>((slots.size() + most - 1) / most + !declined.empty());
   header.frame_index = 0;
-  const auto take_buffer = [&] {
-    CHECK(!coordinator.free.empty());
-    const int buffer = coordinator.free.back();
-    coordinator.free.pop_back();
-    return buffer;
-  };
   transport_->begin_group();
   for (size_t first = 0; first < slots.size(); first += most, ++header.frame_index) {
-    const auto count = static_cast<uint32_t>(std::min<size_t>(most, slots.size() - first));
-    const int buffer = take_buffer();
-    std::byte* frame = coordinator.answers.at(buffer);
-    header.kind = FrameKind::kAnswer;
-    header.row_count = header.entry_count = count;
-    std::memcpy(frame_index(frame), &slots[first], count * sizeof(uint32_t));
-    std::memcpy(frame_rows(frame, header.kind, count), batch_->answer_row(first),
-                count * row_bytes);
-    send(peer, coordinator, buffer, header);
+    header.row_count = header.entry_count =
+        static_cast<uint32_t>(std::min<size_t>(most, slots.size() - first));
+    answer_rows(peer, coordinator, first, header);
   }
-  if (!declined.empty()) {
-    const int buffer = take_buffer();
-    header.kind = FrameKind::kDecline;
-    header.row_count = 0;
-    header.entry_count = static_cast<uint32_t>(declined.size());
-    std::memcpy(frame_index(coordinator.answers.at(buffer)), declined.data(),
-                declined.size_bytes());
-    send(peer, coordinator, buffer, header);
-  }
+  if (!declined.empty()) decline(peer, coordinator, header);
   transport_->end_group();
 }
 
-void ExpertServer::send(PeerId peer, Coordinator& coordinator, int buffer,
-                        const FrameHeader& header) {
+// One frame: header.row_count rows of the batch from `first` on.
+void ExpertServer::answer_rows(PeerId peer, Coordinator& coordinator, size_t first,
+                               const FrameHeader& question) {
+  FrameHeader header = question;
+  header.kind = FrameKind::kAnswer;
+  const int buffer = take_buffer(coordinator);
   std::byte* frame = coordinator.answers.at(buffer);
-  const size_t bytes = seal_frame(header, frame);
-  // A coordinator that has gone needs no answer; its loss is reported by itself.
-  if (!transport_->send(peer, {.head = {frame, bytes}}, buffer).ok())
+  const size_t bytes = size_t(header.row_count) * geometry_.hidden *
+                       kernels::dtype_bytes(geometry_.wire_dtype);
+  std::memcpy(frame_index(frame), &batch_->slots()[first], header.row_count * sizeof(uint32_t));
+  if (!device_frames_) {
+    std::memcpy(frame_rows(frame, header.kind, header.row_count), batch_->answer_row(first), bytes);
+    return send(peer, coordinator, buffer, {.head = {frame, seal_frame(header, frame)}});
+  }
+  std::byte* rows = coordinator.device_answers.as<std::byte>() + buffer * answer_bytes_each();
+  // A stream that has failed takes no more work: the next batch says so.
+  if (!stream_->copy_on_device(rows, batch_->answer_row(first), bytes).ok()) {
     coordinator.free.push_back(buffer);
+    return;
+  }
+  send(peer, coordinator, buffer,
+       {.head = {frame, seal_head(header, frame)},
+        .device_body = {rows, bytes},
+        .written_by = stream_.get()});
+}
+
+void ExpertServer::decline(PeerId peer, Coordinator& coordinator, FrameHeader header) {
+  const std::span<const uint32_t> declined = batch_->declined();
+  const int buffer = take_buffer(coordinator);
+  std::byte* frame = coordinator.answers.at(buffer);
+  header.kind = FrameKind::kDecline;
+  header.row_count = 0;
+  header.entry_count = static_cast<uint32_t>(declined.size());
+  std::memcpy(frame_index(frame), declined.data(), declined.size_bytes());
+  send(peer, coordinator, buffer, {.head = {frame, seal_frame(header, frame)}});
+}
+
+void ExpertServer::send(PeerId peer, Coordinator& coordinator, int buffer,
+                        const Message& message) {
+  // A coordinator that has gone needs no answer; its loss is reported by itself.
+  if (!transport_->send(peer, message, buffer).ok()) coordinator.free.push_back(buffer);
 }
 
 }  // namespace brigade::expert_parallel

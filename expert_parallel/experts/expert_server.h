@@ -1,5 +1,7 @@
 // The worker's side of the data plane: takes dispatch frames, runs the experts, answers. Stateless
-// per layer and per request; everything it keeps belongs to one coordinator's link. Its thread owns
+// per layer and per request; everything it keeps belongs to one coordinator's link. Where the
+// transport carries device memory, which must be this device's, rows stay there both ways. Its
+// thread owns
 // the transport, the stream and the batch; the shard may be changed inside call() only.
 #pragma once
 
@@ -59,6 +61,8 @@ class ExpertServer final : public LoopClient {
   const ExpertServerCounters& counters() const { return counters_; }
 
   void on_message(PeerId peer, uint64_t receipt, std::span<const std::byte> bytes) override;
+  void on_device_message(PeerId peer, uint64_t receipt, std::span<const std::byte> head,
+                         std::span<const std::byte> device_body) override;
   void on_sent(PeerId peer, uint64_t cookie, const absl::Status& status) override;
   void on_peer_lost(PeerId peer, const absl::Status& why) override;
   absl::Time on_turn() override;
@@ -73,20 +77,28 @@ class ExpertServer final : public LoopClient {
     Session session;
     Party party, self;
     AlignedBlock answers;  // frames of two batches: one is sent while the next is computed
+    kernels::Buffer device_answers;  // their rows, with device frames
     std::vector<int> free;
     std::vector<Held> waiting;  // oldest first; at most `window`
   };
   ExpertServer(std::unique_ptr<Transport> transport, std::unique_ptr<kernels::Stream> stream,
                std::unique_ptr<ExpertBatch> batch, const ExpertGeometry& geometry,
                const ExpertServerConfig& config, CoordinatorLost on_lost);
-  Refusal check(const Coordinator& from, std::span<const std::byte> bytes, FrameView* view) const;
+  Refusal check(const Coordinator& from, const FrameView& view) const;
+  void take(PeerId peer, uint64_t receipt, Refusal parsed, const FrameView& view);
+  absl::Status plan_answers(Coordinator& link);
   void serve(PeerId peer, Coordinator& coordinator);
   void answer(PeerId peer, Coordinator& coordinator, const FrameHeader& question);
-  void send(PeerId peer, Coordinator& coordinator, int buffer, const FrameHeader& header);
+  void answer_rows(PeerId peer, Coordinator& coordinator, size_t first, const FrameHeader& header);
+  void decline(PeerId peer, Coordinator& coordinator, FrameHeader header);
+  void send(PeerId peer, Coordinator& coordinator, int buffer, const Message& message);
+  int take_buffer(Coordinator& coordinator);
+  size_t answer_bytes_each() const;
   void drop(PeerId peer);
   PeerId peer_of(uint64_t coordinator_id) const;
 
   const std::unique_ptr<Transport> transport_;
+  const bool device_frames_;
   const std::unique_ptr<kernels::Stream> stream_;
   const std::unique_ptr<ExpertBatch> batch_;
   const ExpertGeometry geometry_;

@@ -15,6 +15,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "frames are little-endian");
 
 constexpr uint32_t kMagic = 0x46475242;  // "BRGF"
+constexpr uint16_t kRowsApart = 1;
 
 // The header as it travels. Natural alignment, no padding.
 struct WireHeader {
@@ -23,7 +24,7 @@ struct WireHeader {
   uint16_t header_bytes;
   uint8_t kind;
   uint8_t dtype;
-  uint16_t reserved0;
+  uint16_t flags;
   uint32_t hidden;
   uint64_t coordinator_id;
   std::array<uint8_t, 16> secret;
@@ -51,6 +52,7 @@ size_t rows_bytes(uint32_t row_count, uint32_t hidden, kernels::DType dtype) {
   return size_t(row_count) * hidden * kernels::dtype_bytes(dtype);
 }
 
+// `size`: of the whole frame, wherever its rows are.
 bool known_sizes(const WireHeader& wire, const FrameLimits& limits, size_t size) {
   if (wire.magic != kMagic || wire.version != kFrameVersion ||
       wire.header_bytes != kFrameHeaderBytes) {
@@ -177,9 +179,12 @@ size_t frame_bytes(const FrameHeader& header) {
          rows_bytes(header.row_count, header.hidden, header.dtype);
 }
 
-size_t seal_frame(const FrameHeader& header, std::byte* frame) {
-  const size_t bytes = frame_bytes(header);
-  CHECK(bytes <= kMaxFrameBytes && header.row_count <= 0x10000);
+namespace {
+
+// Writes everything around an index that is in place. `covered`: bytes behind the header that the
+// checksum covers.
+void seal(const FrameHeader& header, std::byte* frame, uint16_t flags, size_t payload,
+          size_t covered) {
   const size_t each = header.kind == FrameKind::kDispatch ? sizeof(FrameEntry) : sizeof(uint32_t);
   const size_t used = header.entry_count * each;
   std::memset(frame_index(frame) + used, 0,
@@ -189,6 +194,7 @@ size_t seal_frame(const FrameHeader& header, std::byte* frame) {
                      .header_bytes = kFrameHeaderBytes,
                      .kind = static_cast<uint8_t>(header.kind),
                      .dtype = static_cast<uint8_t>(header.dtype),
+                     .flags = flags,
                      .hidden = header.hidden,
                      .coordinator_id = header.session.coordinator_id,
                      .secret = header.session.secret,
@@ -204,25 +210,56 @@ size_t seal_frame(const FrameHeader& header, std::byte* frame) {
                      .frame_count = header.frame_count,
                      .row_count = header.row_count,
                      .entry_count = header.entry_count,
-                     .payload_bytes = static_cast<uint32_t>(bytes - kFrameHeaderBytes)};
+                     .payload_bytes = static_cast<uint32_t>(payload)};
   std::memcpy(frame, &wire, sizeof(wire));
-  wire.checksum = checksum_of(frame, wire.payload_bytes);
+  wire.checksum = checksum_of(frame, covered);
   std::memcpy(frame, &wire, sizeof(wire));
-  return bytes;
 }
 
-Refusal parse_frame(std::span<const std::byte> bytes, const FrameLimits& limits, FrameView* view) {
+Refusal parse(std::span<const std::byte> head, std::span<const std::byte> device_rows,
+              uint16_t flags, const FrameLimits& limits, FrameView* view) {
   WireHeader wire;
-  if (bytes.size() < sizeof(wire) || bytes.size() > kMaxFrameBytes) return Refusal::kMalformed;
-  std::memcpy(&wire, bytes.data(), sizeof(wire));
-  if (!known_sizes(wire, limits, bytes.size())) return Refusal::kMalformed;
-  if (checksum_of(bytes.data(), wire.payload_bytes) != wire.checksum) return Refusal::kDamaged;
+  const size_t size = head.size() + device_rows.size();
+  if (head.size() < sizeof(wire) || size > kMaxFrameBytes) return Refusal::kMalformed;
+  std::memcpy(&wire, head.data(), sizeof(wire));
+  if (wire.flags != flags || !known_sizes(wire, limits, size)) return Refusal::kMalformed;
   view->header = from_wire(wire);
-  view->index = bytes.data() + kFrameHeaderBytes;
-  view->rows = view->index + frame_index_bytes(view->header.kind, wire.entry_count);
+  const size_t index = frame_index_bytes(view->header.kind, wire.entry_count);
+  if (flags == kRowsApart && head.size() != kFrameHeaderBytes + index) return Refusal::kMalformed;
+  const size_t covered = flags == kRowsApart ? index : wire.payload_bytes;
+  if (checksum_of(head.data(), covered) != wire.checksum) return Refusal::kDamaged;
+  view->index = head.data() + kFrameHeaderBytes;
+  view->rows_on_device = flags == kRowsApart;
+  view->rows = view->rows_on_device ? device_rows.data() : view->index + index;
   const bool known = view->header.kind == FrameKind::kDispatch ? known_entries(*view, limits)
                                                                : known_slots(*view, limits);
   return known ? Refusal::kNone : Refusal::kMalformed;
+}
+
+}  // namespace
+
+size_t seal_frame(const FrameHeader& header, std::byte* frame) {
+  const size_t bytes = frame_bytes(header);
+  CHECK(bytes <= kMaxFrameBytes && header.row_count <= 0x10000);
+  seal(header, frame, 0, bytes - kFrameHeaderBytes, bytes - kFrameHeaderBytes);
+  return bytes;
+}
+
+size_t seal_head(const FrameHeader& header, std::byte* head) {
+  const size_t bytes = frame_bytes(header);
+  CHECK(bytes <= kMaxFrameBytes && header.row_count <= 0x10000);
+  const size_t index = frame_index_bytes(header.kind, header.entry_count);
+  seal(header, head, kRowsApart, bytes - kFrameHeaderBytes, index);
+  return kFrameHeaderBytes + index;
+}
+
+Refusal parse_frame(std::span<const std::byte> bytes, const FrameLimits& limits, FrameView* view) {
+  return parse(bytes, {}, 0, limits, view);
+}
+
+Refusal parse_device_frame(std::span<const std::byte> head, std::span<const std::byte> device_rows,
+                           const FrameLimits& limits, FrameView* view) {
+  return parse(head, device_rows, kRowsApart, limits, view);
 }
 
 Refusal check_parties(const FrameHeader& header, const Session& session, const Party& self,

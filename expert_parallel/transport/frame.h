@@ -2,7 +2,8 @@
 // dispatch carries hidden rows, each once, and for each row the experts to run and the slots to
 // answer into; an answer carries one row per slot; a decline carries the slots that a worker will
 // not compute. Nothing of a frame is used before every size, id and the checksum have been checked.
-// Pure functions; a FrameView points into the caller's buffer.
+// A frame with its rows apart, in device memory, says so in its header; its checksum covers header
+// and index. Pure functions; a FrameView points into the caller's buffer.
 #pragma once
 
 #include <array>
@@ -104,6 +105,7 @@ struct FrameView {
   FrameHeader header;
   const std::byte* index = nullptr;
   const std::byte* rows = nullptr;  // [row_count, hidden] of header.dtype; aligned as the buffer is
+  bool rows_on_device = false;
 
   FrameEntry entry(uint32_t i) const;  // dispatch
   uint32_t slot(uint32_t i) const;     // answer, decline
@@ -127,8 +129,14 @@ inline void put_slot(std::byte* index, uint32_t i, uint32_t slot) {
 // frame's bytes. The caller's counts must fit kMaxFrameBytes and the buffer.
 size_t seal_frame(const FrameHeader& header, std::byte* frame);
 
+// The same for a frame whose rows are apart, in device memory: header and index alone, whose bytes
+// it returns.
+size_t seal_head(const FrameHeader& header, std::byte* head);
+
 // Structure, ids and checksum. On kNone `view` is filled; else it must not be used.
 Refusal parse_frame(std::span<const std::byte> bytes, const FrameLimits& limits, FrameView* view);
+Refusal parse_device_frame(std::span<const std::byte> head, std::span<const std::byte> device_rows,
+                           const FrameLimits& limits, FrameView* view);
 
 // Whether a frame belongs to this session, was meant for `self` and comes from `peer`.
 Refusal check_parties(const FrameHeader& header, const Session& session, const Party& self,

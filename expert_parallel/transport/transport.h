@@ -20,6 +20,10 @@
 #include "absl/time/time.h"
 #include "expert_parallel/transport/frame.h"
 
+namespace brigade::kernels {
+class Stream;
+}
+
 namespace brigade::expert_parallel {
 
 // Names a link of one transport; never used again after it is closed.
@@ -49,7 +53,12 @@ struct TransportOptions {
 struct Message {
   std::span<const std::byte> head;
   std::span<const std::byte> body;
-  size_t bytes() const { return head.size() + body.size(); }
+  // Instead of `body`, where caps().device_memory: memory of the transport's device, complete once
+  // what was enqueued on `written_by` before send() has run (null: complete). Host code on neither
+  // end reads it.
+  std::span<const std::byte> device_body;
+  kernels::Stream* written_by = nullptr;
+  size_t bytes() const { return head.size() + body.size() + device_body.size(); }
 };
 
 class TransportListener {
@@ -58,6 +67,10 @@ class TransportListener {
   // `bytes` (64-byte aligned) stay valid until release(receipt), even after the peer is lost or
   // closed.
   virtual void on_message(PeerId peer, uint64_t receipt, std::span<const std::byte> bytes) = 0;
+  // A message with a body in device memory, which has arrived: streams may read it from now on.
+  // Both parts stay valid until its release. Comes only where caps().device_memory.
+  virtual void on_device_message(PeerId peer, uint64_t receipt, std::span<const std::byte> head,
+                                 std::span<const std::byte> device_body);
   // The message's memory may be reused from now on. Exactly once per accepted send. OK means handed
   // over, not received: an answer is the only proof of that.
   virtual void on_sent(PeerId peer, uint64_t cookie, const absl::Status& status) = 0;
@@ -86,6 +99,9 @@ class Transport {
   virtual absl::Status send(PeerId peer, const Message& message, uint64_t cookie) = 0;
   // Returns a received buffer, and with it the sender's credit.
   virtual void release(uint64_t receipt) = 0;
+  // The same, while what was enqueued on `reader` so far still reads the device body: nothing is
+  // written there before that has run.
+  virtual void release_after(uint64_t receipt, kernels::Stream& reader);
   // Sends in between may be started together at end_group(). Groups do not nest.
   virtual void begin_group() = 0;
   virtual void end_group() = 0;

@@ -34,8 +34,8 @@ ForwardPass::ForwardPass(const ModelSpec& spec, const DeviceWeights& weights, co
     : spec_(spec),
       weights_(weights),
       kv_(kv),
-      exchange_(std::move(exchange)),
       limits_(limits),
+      exchange_(std::move(exchange)),
       dense_groups_(spec.layers.size()),
       first_parked_(static_cast<size_t>(std::max(limits.max_sequences, 0)), limits.max_rows) {
   parked_rows_.reserve(static_cast<size_t>(std::max(limits.max_rows, 0)));

@@ -69,9 +69,9 @@ class ForwardPass : public StepModel {
   const ModelSpec& spec_;
   const DeviceWeights& weights_;
   const KvCache& kv_;
-  const std::unique_ptr<expert_parallel::Exchange> exchange_;
   const StepLimits limits_;
   std::unique_ptr<kernels::Stream> stream_;
+  const std::unique_ptr<expert_parallel::Exchange> exchange_;  // ends before the stream it uses
   StepBuffers buffers_;
   std::vector<kernels::ExpertGroup> dense_groups_;  // [layer]; read by the stream while a step runs
   std::vector<std::vector<int64_t>> expert_rows_;   // [moe layer][expert]

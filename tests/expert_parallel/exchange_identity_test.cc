@@ -7,6 +7,7 @@
 #include "expert_parallel/transport/loopback_transport.h"
 #include "gtest/gtest.h"
 #include "tests/expert_parallel/transport_kinds.h"
+#include "tests/support/device_frames.h"
 #include "tests/support/expert_cluster.h"
 #include "tests/support/fault_transport.h"
 #include "tests/support/test_env.h"
@@ -181,6 +182,36 @@ TEST(ExchangeIdentity, CoordinatorOnTheAsyncDevice) {
                                   .coordinator_device = kernels::DeviceKind::kCpuAsync};
   options.make_transport = [hub](Rank) { return make_loopback_transport(hub); };
   compare_over(options, scaled(10, 4), 20, random, &totals);
+}
+
+// Rows of frames in device memory at both ends, which no host code touches.
+TEST(ExchangeIdentity, DeviceFrames) {
+  const uint64_t seed = test_seed();
+  SCOPED_TRACE(replay_note("exchange_identity_test", seed));
+  std::mt19937_64 random(seed);
+  Totals totals;
+  for (const auto kind : {kernels::DeviceKind::kCpu, kernels::DeviceKind::kCpuAsync}) {
+    for (const bool wide : {false, true}) {
+      auto hub = make_loopback_hub();
+      ExpertClusterOptions options = {.geometry = small_geometry(DType::kBF16),
+                                      .workers = 3,
+                                      .microbatches = 2,
+                                      .max_rows = wide ? 300 : 20,
+                                      .frames_per_rank = 2,
+                                      .seed = random()};
+      if (wide) options.geometry.hidden = 1024;  // several frames each way
+      options.make_device = [kind](Rank) { return *kernels::Device::create(kind, 1); };
+      options.make_device_transport = [hub, &random](Rank, kernels::Device& device) {
+        return std::make_unique<DeviceFrames>(
+            std::make_unique<FaultTransport>(make_loopback_transport(hub, {.window = 3}), random(),
+                                             FaultRates{.twice = 0.1, .delay = 0.3}),
+            device);
+      };
+      compare_over(options, wide ? 2 : scaled(6, 3), options.max_rows, random, &totals);
+      if (HasFatalFailure()) return;
+    }
+  }
+  EXPECT_GT(totals.several_frames, 0u);
 }
 
 // The transports between processes, here between threads.

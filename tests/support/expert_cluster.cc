@@ -51,17 +51,20 @@ ExpertCluster::ExpertCluster(const ExpertClusterOptions& options)
   reference_shard_ = make_shard(*reference_device_, everything);
   reference_ =
       value_of(make_local_exchange(*reference_device_, *reference_shard_, options_.max_rows));
-  device_ = value_of(kernels::Device::create(options_.coordinator_device, 1));
+  device_ = make_device(kCoordinator);
   stream_ = value_of(device_->create_stream());
   if (options_.coordinator_holds_all) shard_ = make_shard(*device_, everything);
+  auto transport = make_transport(kCoordinator, *device_);
+  kernels::Device* frames_on = transport->caps().device_memory ? device_.get() : nullptr;
   links_ =
-      std::make_unique<WorkerLinks>(options_.make_transport(kCoordinator),
+      std::make_unique<WorkerLinks>(std::move(transport),
                                     WorkerLinksConfig{.session = session_,
                                                       .incarnation = 7,
                                                       .limits = limits_,
                                                       .num_ranks = options_.workers,
                                                       .microbatches = options_.microbatches,
-                                                      .frames_per_rank = options_.frames_per_rank},
+                                                      .frames_per_rank = options_.frames_per_rank,
+                                                      .device = frames_on},
                                     [this](Rank rank, uint64_t incarnation, const absl::Status&) {
                                       std::lock_guard<std::mutex> lock(evidence_mutex_);
                                       evidence_.push_back({rank, incarnation});
@@ -83,6 +86,17 @@ ExpertCluster::~ExpertCluster() {
   links_.reset();
 }
 
+std::unique_ptr<kernels::Device> ExpertCluster::make_device(Rank rank) {
+  if (options_.make_device) return options_.make_device(rank);
+  return value_of(kernels::Device::create(
+      rank == kCoordinator ? options_.coordinator_device : kernels::DeviceKind::kCpu, 1));
+}
+
+std::unique_ptr<Transport> ExpertCluster::make_transport(Rank rank, kernels::Device& device) {
+  return options_.make_device_transport ? options_.make_device_transport(rank, device)
+                                        : options_.make_transport(rank);
+}
+
 std::unique_ptr<ExpertShard> ExpertCluster::make_shard(
     kernels::Device& device, const std::function<bool(int, int)>& wanted) {
   auto shard = value_of(ExpertShard::create(device, options_.geometry));
@@ -102,11 +116,11 @@ void ExpertCluster::start_worker(Rank rank, const Placement& placement) {
   Worker& worker = workers_.at(rank);
   worker.server.reset();
   worker.shard.reset();
-  worker.device = value_of(kernels::Device::create(kernels::DeviceKind::kCpu, 1));
+  worker.device = make_device(rank);
   worker.shard = make_shard(
       *worker.device, [&](int layer, int expert) { return placement.holds(rank, layer, expert); });
   worker.server =
-      value_of(ExpertServer::create(options_.make_transport(rank), *worker.device, *worker.shard,
+      value_of(ExpertServer::create(make_transport(rank, *worker.device), *worker.device, *worker.shard,
                                     {.limits = limits_}, /*on_lost=*/nullptr));
   worker.server->start();
   link(rank);

@@ -25,6 +25,12 @@ struct ExpertClusterOptions {
   expert_parallel::HomelessRows homeless_rows = expert_parallel::HomelessRows::kPark;
   // rank, or kCoordinator
   std::function<std::unique_ptr<expert_parallel::Transport>(expert_parallel::Rank)> make_transport;
+  // Instead of make_transport: rows of frames lie in device memory.
+  std::function<std::unique_ptr<expert_parallel::Transport>(expert_parallel::Rank,
+                                                            kernels::Device&)>
+      make_device_transport;
+  // Empty: coordinator_device, and CPUs for the workers.
+  std::function<std::unique_ptr<kernels::Device>(expert_parallel::Rank)> make_device;
 };
 
 class ExpertCluster {
@@ -73,6 +79,9 @@ class ExpertCluster {
   std::unique_ptr<expert_parallel::ExpertShard> make_shard(
       kernels::Device& device, const std::function<bool(int layer, int expert)>& wanted);
   void link(expert_parallel::Rank rank);
+  std::unique_ptr<kernels::Device> make_device(expert_parallel::Rank rank);
+  std::unique_ptr<expert_parallel::Transport> make_transport(expert_parallel::Rank rank,
+                                                             kernels::Device& device);
 
   const ExpertClusterOptions options_;
   expert_parallel::Session session_;

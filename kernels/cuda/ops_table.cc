@@ -22,6 +22,8 @@ CudaOps identical_table() {
   table.rms_norm = run<rms_norm, RmsNormArgs>;
   table.rope_kv_write = run<rope_kv_write, RopeKvWriteArgs>;
   table.gather_rows = run<gather_rows, GatherRowsArgs>;
+  table.paged_attention = run<paged_attention, PagedAttentionArgs>;
+  table.attention_scratch_bytes = attention_scratch_bytes;
   table.router_top_k = run<router_top_k, RouterTopKArgs>;
   table.combine = run<combine, CombineArgs>;
   table.matmul = run<matmul, MatmulArgs>;

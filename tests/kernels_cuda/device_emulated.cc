@@ -17,6 +17,10 @@
   return "the emulation ended the launch";
 }
 
+[[gnu::weak]] cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+
 namespace brigade::tests {
 namespace {
 

@@ -101,6 +101,7 @@ absl::Status expert_ffn(Stream& stream, const ExpertFfnArgs& args) {
 
 size_t expert_ffn_scratch_bytes(const Device& device, int max_total, int hidden, int max_ffn) {
   if (const CudaOps* cuda = cuda_ops(device)) {
+    if (cuda->expert_ffn_scratch_bytes == nullptr) return 0;  // the op will say that it has no kernel
     return cuda->expert_ffn_scratch_bytes(max_total, hidden, max_ffn);
   }
   return cpu::expert_ffn_scratch_bytes(max_total, max_ffn);

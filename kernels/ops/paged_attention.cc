@@ -58,6 +58,7 @@ absl::Status paged_attention(Stream& stream, const PagedAttentionArgs& args) {
 
 size_t attention_scratch_bytes(const Device& device, int max_rows, int heads, int head_dim) {
   if (const CudaOps* cuda = cuda_ops(device)) {
+    if (cuda->attention_scratch_bytes == nullptr) return 0;  // the op will say that it has no kernel
     return cuda->attention_scratch_bytes(max_rows, heads, head_dim);
   }
   return cpu::AttentionScratch::bytes(max_rows, heads, head_dim, device.num_threads());

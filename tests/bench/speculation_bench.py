@@ -7,6 +7,7 @@
 
 PROMPTS: JSON lines with a key "prompt" or "text". Every prompt is answered with speculation off, at a
 fixed depth and with auto depth, in turns; the words must be equal. Standard library only.
+draft_bench.cc measures drafts of a given acceptance, and drafting ahead against drafting in turns.
 """
 
 import argparse
@@ -95,41 +96,72 @@ def read_prompts(path, count):
     return prompts[:count]
 
 
-def number(usage, key):
-    return int(usage.get(key, 0))
+class Total:
+    """Sums over the answers of one setting."""
+
+    def __init__(self):
+        self.sums = {}
+        self.drafted_at, self.accepted_at = [], []
+        self.seconds_a_token = []
+
+    def add(self, usage, seconds):
+        for key in ("completion_tokens", "target_passes", "drafted_tokens", "accepted_drafts", "run_ahead_drafts",
+                    "early_drafts", "draft_wait"):
+            self.sums[key] = self.sums.get(key, 0) + float(usage.get(key, 0))
+        self.sums["seconds"] = self.sums.get("seconds", 0) + seconds
+        for key, at in (("drafted_by_position", self.drafted_at), ("accepted_by_position", self.accepted_at)):
+            for position, count in enumerate(usage.get(key, [])):
+                at.extend([0] * (position + 1 - len(at)))
+                at[position] += int(count)
+        self.seconds_a_token.append(seconds / max(1.0, float(usage.get("completion_tokens", 0))))
+
+    def share(self, part, whole):
+        return self.sums[part] / self.sums[whole] if self.sums[whole] else 0.0
+
+
+def print_totals(totals):
+    base = totals["off"]
+    print("| speculation | tokens | passes | tokens a pass | drafts accepted | passes saved | time a token, of off |")
+    print("|---|---|---|---|---|---|---|")
+    for name, total in totals.items():
+        sums = total.sums
+        drafts = (f"{total.share('accepted_drafts', 'drafted_tokens'):.2f} of {sums['drafted_tokens']:.0f}"
+                  if sums["drafted_tokens"] else "-")
+        speed = statistics.median(total.seconds_a_token) / statistics.median(base.seconds_a_token)
+        print(f"| {name} | {sums['completion_tokens']:.0f} | {sums['target_passes']:.0f} | "
+              f"{total.share('completion_tokens', 'target_passes'):.2f} | {drafts} | "
+              f"{1 - sums['target_passes'] / base.sums['target_passes']:.0%} | {speed:.2f} |")
+    print()
+    print("| speculation | accepted with all before it, by position | made ignorant of the verdict before | "
+          "of those here before it | wait for drafts, of decode time |")
+    print("|---|---|---|---|---|")
+    for name, total in totals.items():
+        if not total.sums["drafted_tokens"]:
+            continue
+        accepted = total.accepted_at + [0] * len(total.drafted_at)
+        by_position = ", ".join(f"{accepted[i] / count:.2f}" for i, count in enumerate(total.drafted_at) if count)
+        print(f"| {name} | {by_position} | {total.share('run_ahead_drafts', 'drafted_tokens'):.2f} | "
+              f"{total.share('early_drafts', 'drafted_tokens'):.2f} | {total.share('draft_wait', 'seconds'):.1%} |",
+              flush=True)
 
 
 def run(args, server, prompts, streams):
-    modes = ["off", str(args.depth), "auto"]
-    totals = {mode: {"tokens": 0, "passes": 0, "drafted": 0, "accepted": 0, "seconds": []} for mode in modes}
+    modes = {"off": "off", f"depth {args.depth}": str(args.depth), "auto": "auto"}
+    totals = {name: Total() for name in modes}
     changed = 0
 
     def one(index):
-        order = modes[index % 3:] + modes[:index % 3]
-        return {mode: server.generate(prompts[index], mode, args.tokens) for mode in order}
+        names = list(modes)
+        order = names[index % 3:] + names[:index % 3]
+        return {name: server.generate(prompts[index], modes[name], args.tokens) for name in order}
 
     with concurrent.futures.ThreadPoolExecutor(streams) as pool:
         for answers in pool.map(one, range(len(prompts))):
-            changed += any(answers[mode][0] != answers["off"][0] for mode in modes)
-            for mode in modes:
-                _, usage, seconds = answers[mode]
-                total = totals[mode]
-                total["tokens"] += number(usage, "completion_tokens")
-                total["passes"] += number(usage, "target_passes")
-                total["drafted"] += number(usage, "drafted_tokens")
-                total["accepted"] += number(usage, "accepted_drafts")
-                total["seconds"].append(seconds / max(1, number(usage, "completion_tokens")))
-    base = totals["off"]
+            changed += any(answers[name][0] != answers["off"][0] for name in modes)
+            for name in modes:
+                totals[name].add(answers[name][1], answers[name][2])
     print(f"{len(prompts)} prompts, {streams} at once, {changed} with other words")
-    print("| speculation | tokens | passes | tokens a pass | drafts accepted | passes saved | time a token, of off |")
-    print("|---|---|---|---|---|---|---|")
-    for mode in modes:
-        total = totals[mode]
-        name = mode if mode in ("off", "auto") else f"depth {mode}"
-        share = f"{total['accepted'] / total['drafted']:.2f} of {total['drafted']}" if total["drafted"] else "-"
-        speed = statistics.median(total["seconds"]) / statistics.median(base["seconds"])
-        print(f"| {name} | {total['tokens']} | {total['passes']} | {total['tokens'] / max(1, total['passes']):.2f} | "
-              f"{share} | {1 - total['passes'] / base['passes']:.0%} | {speed:.2f} |", flush=True)
+    print_totals(totals)
     return 1 if changed else 0
 
 

@@ -1,0 +1,72 @@
+#include "tests/bench/known_text_draft.h"
+
+#include <algorithm>
+
+#include "runtime/speculative/text_hash.h"
+
+namespace brigade::bench {
+
+KnownTextDraft::KnownTextDraft(runtime::StepModel& model, const runtime::KvGeometry& kv,
+                               double acceptance)
+    : model_(model),
+      block_size_(kv.block_size),
+      acceptance_(acceptance),
+      tokens_(static_cast<size_t>(kv.num_blocks) * static_cast<size_t>(kv.block_size)),
+      logits_(static_cast<size_t>(model.limits().max_logit_rows)) {}
+
+void KnownTextDraft::learn(std::span<const int32_t> text) {
+  uint64_t hash = runtime::kEmptyTextHash;
+  for (const int32_t token : text) {
+    next_[hash] = token;
+    hash = runtime::extend_text_hash(hash, token);
+  }
+}
+
+absl::Status KnownTextDraft::begin(const runtime::StepBatch& batch, kernels::Waker* waker) {
+  batch_ = &batch;
+  for (size_t row = 0; row < batch.tokens.size(); ++row) {
+    tokens_[static_cast<size_t>(batch.slots[row])] = batch.tokens[row];
+  }
+  return model_.begin(batch, waker);
+}
+
+absl::StatusOr<runtime::StepModel::Progress> KnownTextDraft::advance() {
+  auto progress = model_.advance();
+  if (!progress.ok() || *progress != Progress::kDone) return progress;
+  for (size_t i = 0; i < batch_->logit_rows.size(); ++i) {
+    answer(static_cast<int>(i), batch_->logit_rows[i]);
+  }
+  return progress;
+}
+
+// Up to and with the row's own token.
+uint64_t KnownTextDraft::text_before(int row) const {
+  const auto sequence = static_cast<size_t>(batch_->row_sequence[static_cast<size_t>(row)]);
+  const int32_t* blocks =
+      batch_->block_tables.data() + sequence * static_cast<size_t>(batch_->max_blocks);
+  uint64_t hash = runtime::kEmptyTextHash;
+  for (int position = 0; position <= batch_->positions[static_cast<size_t>(row)]; ++position) {
+    const int slot = blocks[position / block_size_] * block_size_ + position % block_size_;
+    hash = runtime::extend_text_hash(hash, tokens_[static_cast<size_t>(slot)]);
+  }
+  return hash;
+}
+
+void KnownTextDraft::answer(int index, int row) {
+  const std::span<const float> own = model_.logits(index);
+  std::vector<float>& logits = logits_[static_cast<size_t>(index)];
+  logits.assign(own.begin(), own.end());
+  const uint64_t text = text_before(row);
+  const auto known = next_.find(text);
+  if (known == next_.end()) return;
+  const double chance = static_cast<double>(runtime::extend_text_hash(text, 1) >> 11) * 0x1p-53;
+  const int32_t token = chance < acceptance_ ? known->second : (known->second + 1) % model_.vocab();
+  std::fill(logits.begin(), logits.end(), 0.0f);
+  logits[static_cast<size_t>(token)] = 10;
+}
+
+std::span<const float> KnownTextDraft::logits(int index) const {
+  return logits_[static_cast<size_t>(index)];
+}
+
+}  // namespace brigade::bench

@@ -101,6 +101,13 @@ AttentionPlan plan_attention(const PagedAttentionArgs& args) {
   return plan;
 }
 
+cudaError_t allow_shared_memory(const void* kernel, size_t bytes) {
+  constexpr size_t kWithoutAsking = size_t{48} << 10;
+  if (bytes <= kWithoutAsking) return cudaSuccess;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(bytes));
+}
+
 size_t attention_scratch_bytes(int max_rows, int heads, int head_dim) {
   const size_t slot = slot_bytes(heads, padded_head_dim(head_dim));
   const auto slots = std::min<int64_t>(kMaxPartialSlots, kMaxPartialBytes / slot);

@@ -1,7 +1,9 @@
 // How paged attention is divided on a GPU, decided on the host from sizes alone: positions are
-// known only on the device. Pure arithmetic; seen by host and device compilers. Private to
+// known only on the device. Seen by host and device compilers. Private to
 // kernels/cuda.
 #pragma once
+
+#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -57,5 +59,8 @@ AttentionPlan plan_attention(const PagedAttentionArgs& args);
 void divide_rows(const PagedAttentionArgs& args, int queries, AttentionPlan& plan);
 // Tiles over all sequences, times KV heads and parts: an upper bound.
 int64_t most_blocks(const PagedAttentionArgs& args, const AttentionPlan& plan);
+
+// Lets a kernel take that much shared memory; an error when the GPU has less.
+cudaError_t allow_shared_memory(const void* kernel, size_t bytes);
 
 }  // namespace brigade::kernels::cuda

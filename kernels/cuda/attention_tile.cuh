@@ -64,17 +64,18 @@ __device__ __forceinline__ QueryTile find_tile(const PagedAttentionArgs& args,
   return tile;
 }
 
-// What the queries see in [from, to) together; `first` and `last` are per query.
+// What the queries see in [from, to) together; `first` and `last` are per query. All threads of the
+// block call it.
 __device__ __forceinline__ PositionRange seen_by_any(const int* first, const int* last, int queries,
                                                      int from, int to) {
   PositionRange all{to, from};
-  for (int j = 0; j < queries; ++j) {
+  for (int j = static_cast<int>(threadIdx.x) % kWarp; j < queries; j += kWarp) {
     const int begin = max(first[j], from), end = min(last[j], to);
     if (begin >= end) continue;
     all.first = min(all.first, begin);
     all.last = max(all.last, end);
   }
-  return all;
+  return {__reduce_min_sync(kFullWarp, all.first), __reduce_max_sync(kFullWarp, all.last)};
 }
 
 // offsets[i]: bytes from cache.data to the key of position base + i, for positions of `range`. Each

@@ -25,6 +25,8 @@ cudaError_t expert_ffn(cudaStream_t stream, const ExpertFfnArgs& args);
 size_t expert_ffn_scratch_bytes(int max_total, int hidden, int max_ffn);
 
 cudaError_t paged_attention(cudaStream_t stream, const PagedAttentionArgs& args);
+// On tensor cores where that pays; bits depend on the rows of the call.
+cudaError_t paged_attention_fast(cudaStream_t stream, const PagedAttentionArgs& args);
 size_t attention_scratch_bytes(int max_rows, int heads, int head_dim);
 
 }  // namespace brigade::kernels::cuda

@@ -35,6 +35,7 @@ CudaOps identical_table() {
 // What differs from the identical table; the rest is shared.
 CudaOps fast_table() {
   CudaOps table = identical_table();
+  table.paged_attention = run<paged_attention_fast, PagedAttentionArgs>;
   return table;
 }
 

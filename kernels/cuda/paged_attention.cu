@@ -15,7 +15,6 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 constexpr int kMergeThreads = 128;
-constexpr size_t kSharedWithoutAsking = size_t{48} << 10;
 
 // Partial results in the scratch.
 struct Slots {
@@ -241,15 +240,10 @@ __global__ void __launch_bounds__(kMergeThreads)
 template <typename T>
 cudaError_t run(cudaStream_t stream, const PagedAttentionArgs& args, const AttentionPlan& plan) {
   void (*const kernel)(PagedAttentionArgs, AttentionPlan) = attend_tiles<T>;
-  if (plan.shared_bytes > kSharedWithoutAsking) {
-    const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   static_cast<int>(plan.shared_bytes));
-    if (error != cudaSuccess) return error;
-  }
+  cudaError_t error = allow_shared_memory(reinterpret_cast<const void*>(kernel), plan.shared_bytes);
+  if (error != cudaSuccess) return error;
   const dim3 grid(args.rows, args.cache.kv_heads * plan.head_parts, plan.split);
-  const cudaError_t error =
-      launch(kernel, grid, dim3(plan.threads), plan.shared_bytes, stream, args, plan);
+  error = launch(kernel, grid, dim3(plan.threads), plan.shared_bytes, stream, args, plan);
   if (error != cudaSuccess || plan.split == 1) return error;
   const int64_t warps = int64_t{args.rows} * args.heads;
   return launch(merge_partials, dim3(ceil_div(warps, kMergeThreads / kWarp)), dim3(kMergeThreads),

@@ -59,12 +59,15 @@ void poison(AttentionCase& c, int sequence, int position) {
   }
 }
 
-// All rows with scratch for `slots` partial results; none: every tile is walked by one block.
-std::vector<float> run_with_slots(OpRunner& cuda, const AttentionCase& c, int slots) {
+using Launcher = cudaError_t (*)(cudaStream_t, const PagedAttentionArgs&);
+
+// All rows, with scratch for `slots` partial results; none: every tile is walked by one block.
+std::vector<float> launch_with_slots(Launcher launcher, OpRunner& cuda, const AttentionCase& c,
+                                     int slots) {
   const Buffer cache = cuda.upload(c.cache), tables = cuda.upload(c.block_tables);
   const Buffer q = cuda.upload(c.q), sequences = cuda.upload(c.row_sequence);
   const Buffer positions = cuda.upload(c.row_position);
-  const Buffer out = cuda.allocate(c.q.size() * sizeof(float));
+  const Buffer out = cuda.upload(std::vector<float>(c.q.size(), NAN));
   const Buffer scratch = cuda.allocate(
       cuda::slot_table_bytes(c.rows()) +
       slots * cuda::slot_bytes(c.shape.heads, cuda::padded_head_dim(c.shape.head_dim)));
@@ -79,7 +82,7 @@ std::vector<float> run_with_slots(OpRunner& cuda, const AttentionCase& c, int sl
   args.scratch_bytes = scratch.bytes();
   EXPECT_EQ(slots > 0, cuda::plan_attention(args).split > 1);
   const auto stream = static_cast<cudaStream_t>(static_cast<CudaStream&>(cuda.stream()).native());
-  EXPECT_EQ(cudaSuccess, cuda::paged_attention(stream, args));
+  EXPECT_EQ(cudaSuccess, launcher(stream, args));
   return cuda.download<float>(out);
 }
 
@@ -95,7 +98,8 @@ void expect_parity(const AttentionCase& c, const std::vector<uint64_t>& orders, 
     ASSERT_EQ("", difference(expected, c.run(cuda, 0, c.rows()))) << "thread order " << order;
   }
   tests::use_thread_order(orders.front());
-  ASSERT_EQ("", difference(expected, run_with_slots(cuda, c, 0))) << "walked";
+  ASSERT_EQ("", difference(expected, launch_with_slots(cuda::paged_attention, cuda, c, 0)))
+      << "walked";
   for (int first = 0; batch > 0 && first < c.rows(); first += batch) {
     const int count = std::min(batch, c.rows() - first);
     ASSERT_EQ("", difference(rows_of(expected, c, first, count), c.run(cuda, first, count)))
@@ -121,7 +125,7 @@ TEST_F(AttentionParity, EveryDtypeAndHeadSize) {
   for (const DType dtype : kDtypes) {
     for (const int head_dim : {1, 33, 64, 80, 96, 128, 256}) {
       const AttentionShape shape{.heads = 4, .kv_heads = 2, .head_dim = head_dim, .dtype = dtype};
-      expect_parity(mixed_case(shape, 7, seed_), {2}, 4);
+      expect_parity(mixed_case(shape, 7, seed_), {2}, 0);
     }
   }
 }
@@ -215,7 +219,68 @@ TEST_F(AttentionParity, ScratchOfAnySize) {
   OpRunner cpu(DeviceKind::kCpu, 1), cuda(tests::create_device_under_test());
   const std::vector<float> expected = c.run(cpu, 0, c.rows());
   for (const int slots : {0, 1, 5, 6, 12, 15, 18, 19, 40}) {
-    EXPECT_EQ("", difference(expected, run_with_slots(cuda, c, slots))) << slots << " slots";
+    EXPECT_EQ("", difference(expected, launch_with_slots(cuda::paged_attention, cuda, c, slots)))
+        << slots << " slots";
+  }
+}
+
+// Tensor cores: queries and weights have the cache's 8 or 11 bits.
+void expect_close_on_tensor_cores(const AttentionCase& c, const std::vector<uint64_t>& orders) {
+  SCOPED_TRACE(shape_text(c.shape) + ", rows " + std::to_string(c.rows()));
+  const float tolerance = c.shape.dtype == DType::kBF16 ? 0.03f : 0.004f;
+  OpRunner cpu(DeviceKind::kCpu, 1), cuda(tests::create_device_under_test());
+  const std::vector<float> expected = c.run(cpu, 0, c.rows());
+  std::vector<float> first;
+  for (const uint64_t order : orders) {
+    tests::use_thread_order(order);
+    const std::vector<float> actual = launch_with_slots(cuda::paged_attention_fast, cuda, c, 40);
+    EXPECT_NE("", difference(expected, actual)) << "not on tensor cores";
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_EQ(std::isnan(expected[i]), std::isnan(actual[i])) << "element " << i;
+      if (std::isnan(expected[i])) continue;
+      ASSERT_NEAR(expected[i], actual[i], tolerance) << "element " << i;
+    }
+    if (first.empty()) first = actual;
+    ASSERT_EQ("", difference(first, actual)) << "thread order " << order;
+  }
+}
+
+TEST_F(AttentionParity, TensorCores) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const int head_dim : {33, 64, 80, 128, 256}) {
+      const AttentionShape shape{.heads = 4, .kv_heads = 1, .head_dim = head_dim, .dtype = dtype};
+      expect_close_on_tensor_cores(mixed_case(shape, 30, seed_), {2});
+    }
+    const AttentionShape narrow{
+        .heads = 6, .kv_heads = 2, .head_dim = 24, .dtype = dtype, .window = 70};
+    expect_close_on_tensor_cores(mixed_case(narrow, 150, seed_), tests::thread_orders());
+    const AttentionShape many_heads{.heads = 71, .kv_heads = 1, .head_dim = 16, .dtype = dtype};
+    expect_close_on_tensor_cores(mixed_case(many_heads, 3, seed_), {1});
+  }
+}
+
+TEST_F(AttentionParity, TensorCoresAndNan) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const int head_dim : {20, 24}) {  // staged number by number, and 16 bytes at a time
+      const AttentionShape shape{
+          .heads = 2, .kv_heads = 1, .head_dim = head_dim, .dtype = dtype, .window = 20};
+      AttentionCase c(shape, {180}, seed_);
+      for (int position = 60; position < 180; ++position) c.add_row(0, position);
+      poison(c, 0, 140);
+      expect_close_on_tensor_cores(c, {2});
+    }
+  }
+}
+
+// A few rows, f32 or a large head: the other kernels, so equal bits.
+TEST_F(AttentionParity, FastModeElsewhere) {
+  OpRunner cpu(DeviceKind::kCpu, 1), cuda(tests::create_device_under_test());
+  for (const auto& [dtype, head_dim, rows] : std::vector<std::tuple<DType, int, int>>{
+           {DType::kBF16, 64, 1}, {DType::kF32, 64, 40}, {DType::kF16, 272, 40}}) {
+    const AttentionShape shape{.heads = 4, .kv_heads = 2, .head_dim = head_dim, .dtype = dtype};
+    const AttentionCase c = mixed_case(shape, rows, seed_);
+    EXPECT_EQ("", difference(c.run(cpu, 0, c.rows()),
+                             launch_with_slots(cuda::paged_attention_fast, cuda, c, 40)));
   }
 }
 

@@ -1,5 +1,6 @@
 // Kernel launches and their attributes on the stand-in's streams.
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <sys/mman.h>
 
 #include <atomic>
@@ -58,9 +59,13 @@ cudaError_t check_extents(const KernelLaunch& launch) {
                                                                          : cudaSuccess;
 }
 
-bool is_mapped(uint64_t address) {
+// Heap or stack. Constants of the program are let through: structs carry descriptions of formats
+// along that no kernel reads.
+bool is_host_memory(uint64_t address) {
   unsigned char resident;
-  return mincore(reinterpret_cast<void*>(address / kPage * kPage), 1, &resident) == 0;
+  Dl_info info;
+  return mincore(reinterpret_cast<void*>(address / kPage * kPage), 1, &resident) == 0 &&
+         dladdr(reinterpret_cast<void*>(address), &info) == 0;
 }
 
 // Each aligned word of the arguments that could be an address must not lead to plain host memory,
@@ -79,7 +84,7 @@ std::string wrong_word(const void* words, size_t bytes, int device) {
     if (found && found->kind == MemoryKind::kDevice && found->device != device) {
       return which + "memory of device " + std::to_string(found->device);
     }
-    if (!found && !memory.in_device_range(address) && is_mapped(word))
+    if (!found && !memory.in_device_range(address) && is_host_memory(word))
       return which + "pageable host memory";
   }
   return "";

@@ -6,6 +6,7 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/dense.h"
 #include "kernels/ops/moe.h"
+#include "kernels/ops/sampling.h"
 
 namespace brigade::kernels::cpu {
 
@@ -16,5 +17,9 @@ void gather_rows(const GatherRowsArgs& args, ThreadPool& threads);
 void paged_attention(const PagedAttentionArgs& args, ThreadPool& threads);
 void router_top_k(const RouterTopKArgs& args, ThreadPool& threads);
 void combine(const CombineArgs& args, ThreadPool& threads);
+void group_terms(const GroupTermsArgs& args, ThreadPool& threads);
+void argmax_rows(const ArgmaxRowsArgs& args, ThreadPool& threads);
+void policy(const PolicyArgs& args, ThreadPool& threads);
+void accept_drafts(const AcceptDraftsArgs& args, ThreadPool& threads);
 
 }  // namespace brigade::kernels::cpu

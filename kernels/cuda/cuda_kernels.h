@@ -10,6 +10,7 @@
 #include "kernels/ops/attention_args.h"
 #include "kernels/ops/dense_args.h"
 #include "kernels/ops/moe_args.h"
+#include "kernels/ops/sampling_args.h"
 
 namespace brigade::kernels::cuda {
 
@@ -19,6 +20,10 @@ cudaError_t rope_kv_write(cudaStream_t stream, const RopeKvWriteArgs& args);
 cudaError_t gather_rows(cudaStream_t stream, const GatherRowsArgs& args);
 cudaError_t router_top_k(cudaStream_t stream, const RouterTopKArgs& args);
 cudaError_t combine(cudaStream_t stream, const CombineArgs& args);
+cudaError_t group_terms(cudaStream_t stream, const GroupTermsArgs& args);
+cudaError_t argmax_rows(cudaStream_t stream, const ArgmaxRowsArgs& args);
+cudaError_t policy(cudaStream_t stream, const PolicyArgs& args);
+cudaError_t accept_drafts(cudaStream_t stream, const AcceptDraftsArgs& args);
 
 cudaError_t matmul(cudaStream_t stream, const MatmulArgs& args);
 cudaError_t expert_ffn(cudaStream_t stream, const ExpertFfnArgs& args);

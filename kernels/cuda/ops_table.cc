@@ -29,6 +29,10 @@ CudaOps identical_table() {
   table.matmul = run<matmul, MatmulArgs>;
   table.expert_ffn = run<expert_ffn, ExpertFfnArgs>;
   table.expert_ffn_scratch_bytes = expert_ffn_scratch_bytes;
+  table.group_terms = run<group_terms, GroupTermsArgs>;
+  table.argmax_rows = run<argmax_rows, ArgmaxRowsArgs>;
+  table.policy = run<policy, PolicyArgs>;
+  table.accept_drafts = run<accept_drafts, AcceptDraftsArgs>;
   return table;
 }
 

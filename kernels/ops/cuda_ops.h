@@ -10,6 +10,7 @@
 #include "kernels/ops/attention_args.h"
 #include "kernels/ops/dense_args.h"
 #include "kernels/ops/moe_args.h"
+#include "kernels/ops/sampling_args.h"
 
 namespace brigade::kernels {
 
@@ -24,8 +25,12 @@ struct CudaOps {
   Op<GatherRowsArgs> gather_rows = nullptr;
   Op<PagedAttentionArgs> paged_attention = nullptr;
   Op<RouterTopKArgs> router_top_k = nullptr;
+  Op<GroupTermsArgs> group_terms = nullptr;
   Op<ExpertFfnArgs> expert_ffn = nullptr;
   Op<CombineArgs> combine = nullptr;
+  Op<ArgmaxRowsArgs> argmax_rows = nullptr;
+  Op<PolicyArgs> policy = nullptr;
+  Op<AcceptDraftsArgs> accept_drafts = nullptr;
 
   size_t (*attention_scratch_bytes)(int max_rows, int heads, int head_dim) = nullptr;
   size_t (*expert_ffn_scratch_bytes)(int max_total, int hidden, int max_ffn) = nullptr;
@@ -63,6 +68,18 @@ inline CudaEntry<ExpertFfnArgs> entry(const CudaOps& ops, const ExpertFfnArgs&) 
 }
 inline CudaEntry<CombineArgs> entry(const CudaOps& ops, const CombineArgs&) {
   return {ops.combine, "combine"};
+}
+inline CudaEntry<GroupTermsArgs> entry(const CudaOps& ops, const GroupTermsArgs&) {
+  return {ops.group_terms, "group_terms"};
+}
+inline CudaEntry<ArgmaxRowsArgs> entry(const CudaOps& ops, const ArgmaxRowsArgs&) {
+  return {ops.argmax_rows, "argmax_rows"};
+}
+inline CudaEntry<PolicyArgs> entry(const CudaOps& ops, const PolicyArgs&) {
+  return {ops.policy, "policy"};
+}
+inline CudaEntry<AcceptDraftsArgs> entry(const CudaOps& ops, const AcceptDraftsArgs&) {
+  return {ops.accept_drafts, "accept_drafts"};
 }
 
 }  // namespace brigade::kernels

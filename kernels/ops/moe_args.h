@@ -44,6 +44,19 @@ struct RouterTopKArgs {
   int rows = 0;
 };
 
+// Groups a layer's terms (term t = row * top_k + k, on expert experts[t]) by expert, inside an expert
+// in rising t, so in rising row. Group e is order[offsets[e], offsets[e + 1]). An id outside
+// [0, num_experts) is in no group; places of `order` behind the last group are not written.
+struct GroupTermsArgs {
+  const int32_t* experts = nullptr;  // [terms]
+  int32_t* counts = nullptr;         // [num_experts]
+  int32_t* offsets = nullptr;        // [num_experts + 1]
+  int32_t* order = nullptr;          // [terms]: the terms, group after group
+  int32_t* position = nullptr;       // [terms]: the place of each term in `order`; -1: in no group
+  int terms = 0;
+  int num_experts = 0;
+};
+
 // One expert's weights (SwiGLU: down(silu(gate(x)) * up(x))).
 struct ExpertWeights {
   PackedMatrix gate_up;  // packed by pack_gate_up; k = hidden

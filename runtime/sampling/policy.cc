@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "kernels/core/check.h"
-#include "kernels/ops/math.h"
+#include "kernels/ops/policy_law.h"
 
 namespace brigade::runtime {
 namespace {
 
-constexpr double kExcluded = -std::numeric_limits<double>::infinity();
+using kernels::kExcludedScore;
 
 bool has_penalties(const SamplingParams& params) {
   return params.repetition_penalty != 1 || params.presence_penalty != 0 ||
@@ -33,14 +32,7 @@ void TokenCounts::remove_output(int32_t token) {
   --found->second.output_count;
 }
 
-bool usable_logits(std::span<const float> logits) {
-  bool any_finite = false;
-  for (const float logit : logits) {
-    if (std::isnan(logit) || logit == std::numeric_limits<float>::infinity()) return false;
-    any_finite |= std::isfinite(logit);
-  }
-  return any_finite;
-}
+bool usable_logits(std::span<const float> logits) { return kernels::usable_logits(logits); }
 
 bool normalise(std::span<double> weights) {
   double sum = 0;
@@ -50,10 +42,7 @@ bool normalise(std::span<double> weights) {
   return true;
 }
 
-Policy::Policy(int vocab) : scores_(vocab), allowed_(vocab) {
-  candidates_.reserve(vocab);
-  selected_.reserve(vocab);
-}
+Policy::Policy(int vocab) : scores_(vocab), candidates_(vocab), selected_(vocab), allowed_(vocab) {}
 
 void Policy::score_tokens(std::span<const float> logits, const PolicyInput& input) {
   const SamplingParams& params = *input.params;
@@ -73,103 +62,26 @@ void Policy::score_tokens(std::span<const float> logits, const PolicyInput& inpu
     std::fill(allowed_.begin(), allowed_.end(), uint8_t{0});
     for (const int32_t token : params.allowed_tokens) allowed_[token] = 1;
     for (size_t t = 0; t < scores_.size(); ++t) {
-      if (!allowed_[t]) scores_[t] = kExcluded;
+      if (!allowed_[t]) scores_[t] = kExcludedScore;
     }
   }
-  for (const int32_t token : params.banned_tokens) scores_[token] = kExcluded;
-  for (const int32_t token : input.forbidden_now) scores_[token] = kExcluded;
+  for (const int32_t token : params.banned_tokens) scores_[token] = kExcludedScore;
+  for (const int32_t token : input.forbidden_now) scores_[token] = kExcludedScore;
 }
 
-bool Policy::pick_best(Distribution* out) const {
-  size_t best = 0;
-  for (size_t t = 1; t < scores_.size(); ++t) {
-    if (scores_[t] > scores_[best]) best = t;
-  }
-  if (!std::isfinite(scores_[best])) return false;
-  out->tokens.assign(1, static_cast<int32_t>(best));
-  out->probabilities.assign(1, 1.0);
-  return true;
-}
-
-// Keeps the `count` best candidates (score descending, ties to the lower id), in that order.
-void Policy::select_best(size_t count) {
-  const auto better = [](const Candidate& a, const Candidate& b) {
-    return a.score != b.score ? a.score > b.score : a.token < b.token;
-  };
-  selected_.assign(candidates_.begin(), candidates_.end());
-  count = std::min(count, selected_.size());
-  if (count < selected_.size()) {
-    std::nth_element(selected_.begin(), selected_.begin() + count, selected_.end(), better);
-    selected_.resize(count);
-  }
-  std::sort(selected_.begin(), selected_.end(), better);
-}
-
-void Policy::apply_top_k(int top_k) {
-  if (top_k <= 0 || static_cast<size_t>(top_k) >= candidates_.size()) return;
-  select_best(top_k);
-  candidates_.swap(selected_);
-  std::sort(candidates_.begin(), candidates_.end(),
-            [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
-}
-
-// Turns scores into exp(score - best) and returns their sum, both in ascending token id.
-double Policy::exponentiate(double best) {
-  double sum = 0;
-  for (Candidate& candidate : candidates_) {
-    candidate.score = kernels::exp_f64(candidate.score - best);
-    sum += candidate.score;
-  }
-  return sum;
-}
-
-// Candidates hold weights here. Looks at growing sets of the heaviest ones until the mass crosses.
-void Policy::apply_top_p(double top_p, double sum) {
-  if (top_p >= 1) return;
-  const double wanted = top_p * sum;
-  for (size_t count = 64;; count *= 8) {
-    select_best(count);
-    double mass = 0;
-    for (size_t i = 0; i < selected_.size(); ++i) {
-      mass += selected_[i].score;
-      if (mass >= wanted) {
-        selected_.resize(i + 1);
-        break;
-      }
-    }
-    if (mass >= wanted || selected_.size() == candidates_.size()) break;
-  }
-  candidates_.swap(selected_);
-  std::sort(candidates_.begin(), candidates_.end(),
-            [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
-}
-
-bool Policy::distribution(std::span<const float> logits, const PolicyInput& input, Distribution* out) {
+bool Policy::distribution(std::span<const float> logits, const PolicyInput& input,
+                          Distribution* out) {
   CHECK(logits.size() == scores_.size() && input.params != nullptr);
   if (!usable_logits(logits)) return false;
   const SamplingParams& params = *input.params;
   score_tokens(logits, input);
-  if (params.temperature == 0) return pick_best(out);
-
-  candidates_.clear();
-  double best = kExcluded;
-  for (size_t t = 0; t < scores_.size(); ++t) {
-    if (scores_[t] == kExcluded) continue;
-    const double score = scores_[t] / params.temperature;
-    candidates_.push_back({score, static_cast<int32_t>(t)});
-    best = std::max(best, score);
-  }
-  if (candidates_.empty()) return false;
-  apply_top_k(params.top_k);
-  apply_top_p(params.top_p, exponentiate(best));
-  // The heaviest weight is exp(0) = 1.
-  if (params.min_p > 0) {
-    std::erase_if(candidates_, [&](const Candidate& c) { return c.score < params.min_p; });
-  }
+  const kernels::PolicyRow row = {.temperature = params.temperature,
+                                  .top_p = params.top_p,
+                                  .min_p = params.min_p,
+                                  .top_k = params.top_k};
   out->tokens.clear();
   out->probabilities.clear();
-  for (const Candidate& candidate : candidates_) {
-    if (candidate.score == 0) continue;
+  for (const auto& candidate : kernels::law_of_scores(row, scores_, {candidates_, selected_})) {
     out->tokens.push_back(candidate.token);
     out->probabilities.push_back(candidate.score);
   }

@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "kernels/core/device.h"
+#include "kernels/core/dtype.h"
 #include "kernels/core/half.h"
 #include "kernels/cpu/simd_targets.h"
 

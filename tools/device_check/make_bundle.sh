@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 
 out=${1:-build/device_check.tar.xz}
 limit=$((20 * 1024 * 1024))
-programs=(brigade brigade-coordinator brigade-expert-worker brigade-draft-worker cuda_parity_test cuda_bench)
+programs=(brigade brigade-coordinator brigade-expert-worker brigade-draft-worker cuda_device_parity cuda_bench)
 
 cmake --preset cuda >/dev/null
 cmake --build --preset cuda --target brigade_cuda "${programs[@]}" -- -j "${BRIGADE_JOBS:-2}"

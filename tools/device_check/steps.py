@@ -179,7 +179,7 @@ class Bench:
 
 
 def parity(bench, deadline):
-    out = bench.output(bench.command("cuda_parity_test", "--gtest_color=no"), deadline)
+    out = bench.output(bench.command("cuda_device_parity", "--gtest_color=no"), deadline)
     return out.strip().splitlines()[-1], None, None
 
 
@@ -191,7 +191,7 @@ def sanitize(tool_name, filter_words):
         if bench.loader:
             raise NotAvailable("our programs need their own loader here")
         bench.output([tool, "--tool", tool_name, "--error-exitcode", "9"] +
-                     bench.command("cuda_parity_test", f"--gtest_filter={filter_words}"), deadline)
+                     bench.command("cuda_device_parity", f"--gtest_filter={filter_words}"), deadline)
         return f"{tool_name}: no error", None, None
     return run
 

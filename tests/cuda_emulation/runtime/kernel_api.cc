@@ -68,6 +68,14 @@ bool is_host_memory(uint64_t address) {
          dladdr(reinterpret_cast<void*>(address), &info) == 0;
 }
 
+// Below, nothing is an address: two 32-bit numbers side by side make small ones, which lead into the
+// address sanitizer's shadow, where everything is mapped.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr uint64_t kLowestAddress = 0x100080000000;
+#else
+constexpr uint64_t kLowestAddress = uint64_t{1} << 32;
+#endif
+
 // Each aligned word of the arguments that could be an address must not lead to plain host memory,
 // nor to another device. Numbers that look like addresses are told apart by whether anything is
 // mapped there.
@@ -76,7 +84,7 @@ std::string wrong_word(const void* words, size_t bytes, int device) {
   for (size_t offset = 0; offset + sizeof(uint64_t) <= bytes; offset += sizeof(uint64_t)) {
     uint64_t word;
     std::memcpy(&word, static_cast<const char*>(words) + offset, sizeof(word));
-    if (word < (uint64_t{1} << 32) || word >= kUserAddresses) continue;
+    if (word < kLowestAddress || word >= kUserAddresses) continue;
     const void* const address = reinterpret_cast<const void*>(word);
     const auto found = memory.find(address);
     const std::string which =

@@ -62,7 +62,7 @@ TEST_F(ClusterFileSettingsTest, EveryKeyArrives) {
   EXPECT_EQ(config.name, "story");
   EXPECT_EQ(config.max_context, 512);
   EXPECT_EQ(config.kv_dtype, "f16");
-  EXPECT_EQ(config.device, "cpu_async");
+  EXPECT_EQ(config.device.name, "cpu_async");
   EXPECT_EQ(config.threads, 3);
   EXPECT_EQ(config.kv_memory_bytes, int64_t{2} << 30);
   EXPECT_EQ(config.token_budget, 99);

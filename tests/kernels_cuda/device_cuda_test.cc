@@ -1,5 +1,5 @@
-// The CUDA device layer over the stand-in runtime: copies, points, wakers, pinned memory, graphs, and what
-// it says when memory, the driver or a kernel fails.
+// The CUDA device layer over the stand-in runtime: copies, points, wakers, pinned memory, graphs,
+// and what it says when memory, the driver or a kernel fails.
 #include <cuda_runtime_api.h>
 
 #include <chrono>
@@ -19,6 +19,7 @@
 #include "kernels/core/host_buffer.h"
 #include "kernels/cuda/device_cuda.h"
 #include "kernels/cuda/probe.h"
+#include "kernels/ops/cuda_ops.h"
 #include "tests/cuda_emulation/runtime/control.h"
 
 namespace brigade::kernels {
@@ -140,9 +141,9 @@ TEST_F(CudaDeviceTest, TooMuchMemoryIsAnErrorWithTheSizes) {
   const Buffer held = allocate(4096);
   const absl::Status full = Buffer::allocate(*device_, size_t(1) << 46).status();
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(text(full), AllOf(HasSubstr("cannot allocate 70368744177664 bytes"),
-                                HasSubstr("this process uses 4096"),
-                                HasSubstr("cudaErrorMemoryAllocation")));
+  EXPECT_THAT(text(full),
+              AllOf(HasSubstr("cannot allocate 70368744177664 bytes"),
+                    HasSubstr("this process uses 4096"), HasSubstr("cudaErrorMemoryAllocation")));
   EXPECT_TRUE(Buffer::allocate(*device_, 16).ok());  // the error does not stay
   expect_ok(stream_->synchronize(soon()));
 }
@@ -186,29 +187,30 @@ TEST_F(CudaDeviceTest, StreamsRunApart) {
 
 TEST_F(CudaDeviceTest, PinnedMemoryDoesNotHoldUpTheCaller) {
   const Buffer buffer = allocate(64);
-  HostBuffer host = pinned(64);
-  std::memset(host.data(), 3, 64);
+  HostBuffer sent = pinned(64);
+  const HostBuffer received = pinned(64);
+  std::memset(sent.data(), 3, 64);
   const uint64_t blocking = cuda_emulation::counters().blocking_copies;
   Gate gate;
   gate.close(*stream_);
-  expect_ok(stream_->copy_to_device(buffer.data(), host.data(), 64));
+  expect_ok(stream_->copy_to_device(buffer.data(), sent.data(), 64));
   expect_ok(stream_->fill_bytes(buffer.data(), 9, 1));
-  expect_ok(stream_->copy_to_host(host.data(), buffer.data(), 64));
+  expect_ok(stream_->copy_to_host(received.data(), buffer.data(), 64));
   const Event event = record(*stream_);
   EXPECT_FALSE(event.ready());
-  EXPECT_EQ(host.as<uint8_t>()[0], 3);  // nothing has run
+  EXPECT_NE(received.as<uint8_t>()[0], 9);  // nothing has run
   gate.open();
   expect_ok(event.wait_until(soon()));
-  EXPECT_EQ(host.as<uint8_t>()[0], 9);
-  EXPECT_EQ(host.as<uint8_t>()[63], 3);
+  EXPECT_EQ(received.as<uint8_t>()[0], 9);
+  EXPECT_EQ(received.as<uint8_t>()[63], 3);
   EXPECT_EQ(cuda_emulation::counters().blocking_copies, blocking);
-  const HostBuffer moved = std::move(host);
-  EXPECT_EQ(host.data(), nullptr);
+  const HostBuffer moved = std::move(sent);
+  EXPECT_EQ(sent.data(), nullptr);
   EXPECT_EQ(moved.bytes(), 64u);
 }
 
-// CUDA makes no host call behind a kernel that faulted: the point must pass all the same, and let go of
-// its waker.
+// CUDA makes no host call behind a kernel that faulted: the point must pass all the same, and let
+// go of its waker.
 TEST_F(CudaDeviceTest, TheFirstErrorOfTheGpuStays) {
   const Buffer buffer = allocate(16);
   expect_ok(stream_->fill_bytes(buffer.data(), 0, 16));
@@ -273,18 +275,17 @@ TEST(CudaDevice, NamesTheGpuThatIsNotThere) {
 void print_status_of_device_0(const char* devices) {
   setenv("BRIGADE_EMULATION_DEVICES", devices, 1);
   const absl::Status status = cuda::create_device(gpu(0)).status();
-  std::fprintf(stderr, "%s; then %s", text(status).c_str(),
-               text(cuda::devices().status()).c_str());
+  std::fprintf(stderr, "%s; then %s", text(status).c_str(), text(cuda::devices().status()).c_str());
   std::_Exit(status.code() == absl::StatusCode::kFailedPrecondition ? 3 : 4);
 }
 
 TEST(CudaDeviceDeathTest, OneSentenceWithoutDriverOrGpu) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(print_status_of_device_0("0"), ::testing::ExitedWithCode(3),
-              "the NVIDIA driver shows no GPU to this process; use --device cpu.*; then the NVIDIA");
+  EXPECT_EXIT(
+      print_status_of_device_0("0"), ::testing::ExitedWithCode(3),
+      "the NVIDIA driver shows no GPU to this process; use --device cpu.*; then the NVIDIA");
   EXPECT_EXIT(print_status_of_device_0("none"), ::testing::ExitedWithCode(3),
-              "no NVIDIA driver on this machine; use --device cpu.*; then no NVIDIA|"
-              "the NVIDIA driver of this machine is for CUDA");
+              "no NVIDIA driver on this machine; use --device cpu.*; then no NVIDIA");
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ class CudaDevice : public Device {
  public:
   virtual const CudaOps& ops() const = 0;
   virtual int ordinal() const = 0;
+  virtual CudaMath math() const { return CudaMath::kIdentical; }
 };
 
 class CudaStream : public Stream {

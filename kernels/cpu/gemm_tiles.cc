@@ -12,8 +12,10 @@ const TileSet& tile_set(WeightFormat format) {
       return bf16_tiles();
     case WeightFormat::kF16Panels16:
       return f16_tiles();
+    default:
+      break;
   }
-  check_failed("known weight format", __FILE__, __LINE__);
+  check_failed("a format of panels", __FILE__, __LINE__);
 }
 
 }  // namespace brigade::kernels::cpu

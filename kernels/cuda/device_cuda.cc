@@ -28,16 +28,9 @@ class DeviceImpl final : public CudaDevice, private LostWork {
   int num_threads() const override { return 1; }
   int ordinal() const override { return info_.ordinal; }
   const CudaOps& ops() const override { return ops_table(math_); }
+  CudaMath math() const override { return math_; }
   bool has_graphs() const override { return true; }
   size_t bytes_in_use() const override { return bytes_in_use_; }
-  bool keeps_bits() const override { return math_ == CudaMath::kIdentical; }
-
-  size_t free_bytes() const override {
-    size_t available = 0, total = 0;
-    if (!make_current().ok()) return 0;
-    const absl::Status asked = cuda_status(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
-    return asked.ok() ? available : 0;
-  }
 
   absl::StatusOr<void*> allocate(size_t bytes) override {
     RETURN_IF_ERROR(make_current());
@@ -70,7 +63,7 @@ class DeviceImpl final : public CudaDevice, private LostWork {
 
   absl::StatusOr<std::unique_ptr<Stream>> create_stream() override {
     RETURN_IF_ERROR(make_current());
-    return StreamImpl::create(*this, *this);
+    return StreamImpl::create(*this, *this, math_ == CudaMath::kFast);
   }
 
   absl::Status make_current() const {

@@ -12,14 +12,8 @@ cudaError_t matmul(cudaStream_t stream, const MatmulArgs& args) {
   product.bias = args.bias;
   product.outputs = args.weights.outputs;
   product.accumulate = args.accumulate;
-  PanelGroup group;
-  group.panels = args.weights.data;
-  group.count = args.rows;
-  group.k = static_cast<int>(args.weights.k);
-  group.num_panels = static_cast<int>(padded_outputs(args.weights.outputs) / kPanelOutputs);
-  PanelLauncher launcher(stream, product);
-  launcher.add(args.weights.format, group);
-  return launcher.finish();
+  return launch_product(stream, product, args.weights.format,
+                        panel_group(args.weights, 0, args.rows));
 }
 
 }  // namespace brigade::kernels::cuda

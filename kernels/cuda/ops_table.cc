@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "kernels/cuda/fast_math.h"
 
 namespace brigade::kernels::cuda {
 namespace {
@@ -40,6 +41,9 @@ CudaOps identical_table() {
 CudaOps fast_table() {
   CudaOps table = identical_table();
   table.paged_attention = run<paged_attention_fast, PagedAttentionArgs>;
+  table.matmul = fast_matmul;
+  table.expert_ffn = fast_expert_ffn;
+  table.expert_ffn_scratch_bytes = fast_expert_ffn_scratch_bytes;
   return table;
 }
 

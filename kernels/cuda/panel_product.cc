@@ -1,51 +1,71 @@
 #include "kernels/cuda/panel_product.h"
 
-#include <initializer_list>
-
 namespace brigade::kernels::cuda {
+
 namespace {
 
-constexpr WeightFormat kFormats[] = {WeightFormat::kF32Panels16, WeightFormat::kBF16PairPanels16,
-                                     WeightFormat::kF16Panels16};
+PanelProduct with_alignment(PanelProduct product) {
+  product.x_vectors = reinterpret_cast<uintptr_t>(product.x) % 16 == 0 && product.x_stride % 4 == 0;
+  return product;
+}
 
-int index_of(WeightFormat format) {
-  int index = 0;
-  while (kFormats[index] != format) ++index;
-  return index;
+bool is_tiled(WeightFormat format, const PanelGroup& group) {
+  return weight_layout(format) == WeightLayout::kPanels && group.count >= kFirstTiledCount;
+}
+
+cudaError_t launch_groups(cudaStream_t stream, const PanelProduct& product, WeightFormat format,
+                          bool tiled, const PanelGroups& groups, int num_groups) {
+  if (weight_layout(format) == WeightLayout::kRows) {
+    return stream_rows(stream, format, groups, num_groups, product);
+  }
+  return (tiled ? tile_panels : stream_panels)(stream, format, groups, num_groups, product);
 }
 
 }  // namespace
 
-PanelLauncher::PanelLauncher(cudaStream_t stream, const PanelProduct& product)
-    : stream_(stream), product_(product) {
-  product_.x_vectors =
-      reinterpret_cast<uintptr_t>(product.x) % 16 == 0 && product.x_stride % 4 == 0;
+PanelGroup panel_group(const PackedMatrix& matrix, int first, int count) {
+  PanelGroup group;
+  group.weights = matrix.data;
+  group.first = first;
+  group.count = count;
+  group.k = static_cast<int>(matrix.k);
+  group.num_panels = static_cast<int>(padded_outputs(matrix.outputs) / kPanelOutputs);
+  group.units = static_cast<int>(matrix.outputs);
+  return group;
 }
+
+cudaError_t launch_product(cudaStream_t stream, const PanelProduct& product, WeightFormat format,
+                           const PanelGroup& group) {
+  PanelGroups groups;
+  groups.group[0] = group;
+  return launch_groups(stream, with_alignment(product), format, is_tiled(format, group), groups, 1);
+}
+
+PanelLauncher::PanelLauncher(cudaStream_t stream, const PanelProduct& product)
+    : stream_(stream), product_(with_alignment(product)) {}
 
 void PanelLauncher::add(WeightFormat format, const PanelGroup& group) {
   if (group.count <= 0) return;
-  const int f = index_of(format);
-  const bool tiled = group.count >= kFirstTiledCount;
-  Pending& pending = pending_[f][tiled];
-  pending.groups.group[pending.count++] = group;
-  if (pending.count == kMaxPanelGroups) flush(f, tiled);
+  const bool tiled = is_tiled(format, group);
+  Pending& set = pending(format, tiled);
+  set.groups.group[set.count++] = group;
+  if (set.count == kMaxPanelGroups) flush(format, tiled);
 }
 
 cudaError_t PanelLauncher::finish() {
-  for (int f = 0; f < kFormats; ++f) {
-    for (const bool tiled : {false, true}) flush(f, tiled);
+  for (int f = 1; f <= kFormats; ++f) {
+    flush(static_cast<WeightFormat>(f), false);
+    flush(static_cast<WeightFormat>(f), true);
   }
   return error_;
 }
 
-void PanelLauncher::flush(int format, bool tiled) {
-  Pending& pending = pending_[format][tiled];
-  if (pending.count > 0 && error_ == cudaSuccess) {
-    const auto launch = tiled ? tile_panels : stream_panels;
-    error_ = launch(stream_, brigade::kernels::cuda::kFormats[format], pending.groups,
-                    pending.count, product_);
+void PanelLauncher::flush(WeightFormat format, bool tiled) {
+  Pending& set = pending(format, tiled);
+  if (set.count > 0 && error_ == cudaSuccess) {
+    error_ = launch_groups(stream_, product_, format, tiled, set.groups, set.count);
   }
-  pending.count = 0;
+  set.count = 0;
 }
 
 }  // namespace brigade::kernels::cuda

@@ -1,7 +1,9 @@
-// Products of f32 rows with packed panels, the common part of matmul and expert_ffn, with the bits
-// of the CPU kernels: per output one chain of fused multiply-adds per 256 k, block sums added in
-// order. Two kernels with equal results: few rows stream the weights once for up to 8 rows
-// (panel_stream.cu), many rows go through tiles in shared memory (panel_tiles.cu).
+// Products of f32 rows with packed weights, the common part of matmul and expert_ffn.
+//
+// Panels: with the bits of the CPU kernels, per output one chain of fused multiply-adds per 256 k,
+// block sums added in order. Two kernels with equal results: few rows stream the weights once for
+// up to 8 rows (panel_stream.cu), many rows go through tiles in shared memory (panel_tiles.cu).
+// Rows, in mode fast: row_stream.cu, for as many rows as a library would be slower for.
 //
 // Everything is enqueued on the stream with its arguments in the kernels' parameters: no memory is
 // allocated, nothing is copied from host memory later, and calls can be captured in a graph.
@@ -20,11 +22,12 @@ inline constexpr int kBlockK = 256;  // length of one chain; part of the numeric
 
 // Rows [first, first + count) of the product meet one matrix.
 struct PanelGroup {
-  const void* panels = nullptr;
+  const void* weights = nullptr;
   int first = 0;
   int count = 0;
   int k = 0;
-  int num_panels = 0;
+  int num_panels = 0;  // of a format of panels
+  int units = 0;       // of a format of rows: outputs, or pairs of gate and up
 };
 // What one launch takes: with PanelProduct well below the 4 KiB of a kernel's parameters.
 inline constexpr int kMaxPanelGroups = 64;
@@ -50,7 +53,7 @@ struct PanelProduct {
   DType dtype = DType::kF32;  // f32 or bf16
   bool swiglu = false;
   bool accumulate = false;
-  bool x_vectors = false;  // rows of x are 16-byte aligned; set by PanelLauncher
+  bool x_vectors = false;  // rows of x are 16-byte aligned; set by the launches below
 };
 
 // From this many rows of a group on the tiles are taken: below, each further 8 rows of the
@@ -62,10 +65,19 @@ cudaError_t stream_panels(cudaStream_t stream, WeightFormat format, const PanelG
                           int num_groups, const PanelProduct& product);
 cudaError_t tile_panels(cudaStream_t stream, WeightFormat format, const PanelGroups& groups,
                         int num_groups, const PanelProduct& product);
+cudaError_t stream_rows(cudaStream_t stream, WeightFormat format, const PanelGroups& groups,
+                        int num_groups, const PanelProduct& product);
 
-// Collects groups and enqueues them, sorted by format and kernel, a full set at a time.
-// add(format, group) for each group of either list of calls, then finish(). Groups without rows are
-// left out.
+// Rows [first, first + count) of the product's list meet `matrix`; for gate and up, units is set by
+// the caller.
+PanelGroup panel_group(const PackedMatrix& matrix, int first, int count);
+
+// One group.
+cudaError_t launch_product(cudaStream_t stream, const PanelProduct& product, WeightFormat format,
+                           const PanelGroup& group);
+
+// Collects groups and enqueues them, sorted by format and kernel, a full set at a time: add() for
+// each group, then finish(). Groups without rows are left out.
 class PanelLauncher {
  public:
   PanelLauncher(cudaStream_t stream, const PanelProduct& product);
@@ -73,16 +85,19 @@ class PanelLauncher {
   cudaError_t finish();
 
  private:
-  static constexpr int kFormats = 3;
+  static constexpr int kFormats = 6;
   struct Pending {
     PanelGroups groups;
     int count = 0;
   };
-  void flush(int format, bool tiled);
+  void flush(WeightFormat format, bool tiled);
+  Pending& pending(WeightFormat format, bool tiled) {
+    return pending_[static_cast<int>(format) - 1][tiled];
+  }
 
   const cudaStream_t stream_;
   PanelProduct product_;
-  Pending pending_[kFormats][2];
+  Pending pending_[kFormats][2];  // by format, from 1 on
   cudaError_t error_ = cudaSuccess;
 };
 

@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kMaxThreads, 3)
   const int quarter = static_cast<int>(threadIdx.x) % 4;
   const int panel = quad % panel_slots;
   int k = quad / panel_slots * kBlockK;
-  const uint8_t* weights = static_cast<const uint8_t*>(group.panels) +
+  const uint8_t* weights = static_cast<const uint8_t*>(group.weights) +
                            (work.first_panel + panel) * Format::panel_bytes(group.k) +
                            int64_t{k} * Format::kBytesPerK + quarter * Format::kQuarterBytes;
   const float* x[kRows];
@@ -249,6 +249,8 @@ cudaError_t stream_panels(cudaStream_t stream, WeightFormat format, const PanelG
       return launch_rows<BF16Panels>(stream, groups, num_groups, product);
     case WeightFormat::kF16Panels16:
       return launch_rows<F16Panels>(stream, groups, num_groups, product);
+    default:
+      break;
   }
   return cudaErrorInvalidValue;
 }

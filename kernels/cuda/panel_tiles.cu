@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   }
   const int panel = tile_panel + Loader::panel_of_tile();
   if (panel < group.num_panels) {
-    loader.panel = static_cast<const uint8_t*>(group.panels) +
+    loader.panel = static_cast<const uint8_t*>(group.weights) +
                    panel * Format::panel_bytes(group.k) + threadIdx.x % 4 * Format::kQuarterBytes;
   }
 
@@ -228,6 +228,8 @@ cudaError_t tile_panels(cudaStream_t stream, WeightFormat format, const PanelGro
       return launch_tiles<BF16Panels>(stream, groups, num_groups, product);
     case WeightFormat::kF16Panels16:
       return launch_tiles<F16Panels>(stream, groups, num_groups, product);
+    default:
+      break;
   }
   return cudaErrorInvalidValue;
 }

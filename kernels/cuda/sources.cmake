@@ -5,6 +5,7 @@ set(BRIGADE_CUDA_KERNEL_SOURCES
     argmax_rows.cu
     combine.cu
     embedding.cu
+    fast_rows.cu
     gather_rows.cu
     group_terms.cu
     paged_attention.cu
@@ -14,8 +15,9 @@ set(BRIGADE_CUDA_KERNEL_SOURCES
     policy.cu
     rms_norm.cu
     rope_kv_write.cu
-    router_top_k.cu)
+    router_top_k.cu
+    row_stream.cu)
 # Launchers of ops that share kernels.
 set(BRIGADE_CUDA_LAUNCH_SOURCES attention_plan.cc expert_ffn.cc matmul.cc panel_product.cc)
-set(BRIGADE_CUDA_HOST_SOURCES cuda_status.cc device_cuda.cc module.cc ops_table.cc probe.cc stream_cuda.cc
-    stream_events.cc)
+set(BRIGADE_CUDA_HOST_SOURCES blas.cc cuda_status.cc device_cuda.cc fast_expert_ffn.cc fast_math.cc module.cc
+    ops_table.cc probe.cc stream_cuda.cc stream_events.cc)

@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "kernels/core/status.h"
 #include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/fast_math.h"
 
 namespace brigade::kernels::cuda {
 namespace {
@@ -32,11 +33,16 @@ class Recording {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Stream>> StreamImpl::create(CudaDevice& device, LostWork& lost) {
+absl::StatusOr<std::unique_ptr<Stream>> StreamImpl::create(CudaDevice& device, LostWork& lost,
+                                                           bool fast) {
   cudaStream_t stream = nullptr;
   RETURN_IF_ERROR(cuda_status(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
                               "cudaStreamCreateWithFlags", "GPU ", device.ordinal()));
-  return std::unique_ptr<Stream>(new StreamImpl(device, lost, stream));
+  std::unique_ptr<StreamImpl> created(new StreamImpl(device, lost, stream));
+  if (fast) {
+    ASSIGN_OR_RETURN(created->fast_math_, FastMath::create(device, stream));
+  }
+  return created;
 }
 
 StreamImpl::StreamImpl(CudaDevice& device, LostWork& lost, cudaStream_t stream)
@@ -48,7 +54,10 @@ StreamImpl::StreamImpl(CudaDevice& device, LostWork& lost, cudaStream_t stream)
 
 StreamImpl::~StreamImpl() {
   if (capturing_) end_capture().IgnoreError();
-  synchronize(absl::Now() + kTeardown).IgnoreError();
+  if (!synchronize(absl::Now() + kTeardown).ok()) {
+    fast_math_.release();  // closing the library would wait for what does not end
+  }
+  fast_math_.reset();
   cudaStreamDestroy(stream_);  // returns at once; what is left ends with the work
 }
 

@@ -20,10 +20,13 @@ class LostWork {
   virtual void work_is_lost() = 0;
 };
 
+class FastMath;
+
 class StreamImpl final : public CudaStream {
  public:
-  // `device` and `lost` outlive the stream; `device` was made current.
-  static absl::StatusOr<std::unique_ptr<Stream>> create(CudaDevice& device, LostWork& lost);
+  // `device` and `lost` outlive the stream; `device` was made current. `fast`: with a FastMath.
+  static absl::StatusOr<std::unique_ptr<Stream>> create(CudaDevice& device, LostWork& lost,
+                                                        bool fast);
   // Waits a while for work that is still enqueued.
   ~StreamImpl() override;
 
@@ -31,6 +34,7 @@ class StreamImpl final : public CudaStream {
   const CudaOps& ops() const override { return device_.ops(); }
   // The cudaStream_t. Makes its GPU the calling thread's current one: launches need that.
   void* native() const override;
+  FastMath* fast_math() const { return fast_math_.get(); }  // null: mode identical
 
   absl::Status copy_to_device(void* device_to, const void* host_from, size_t bytes) override;
   absl::Status copy_to_host(void* host_to, const void* device_from, size_t bytes) override;
@@ -53,6 +57,7 @@ class StreamImpl final : public CudaStream {
   const cudaStream_t stream_;
   const std::shared_ptr<StickyError> error_;
   StreamEvents events_;
+  std::unique_ptr<FastMath> fast_math_;
   bool capturing_ = false;
 };
 

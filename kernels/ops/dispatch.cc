@@ -27,6 +27,23 @@ absl::Status check_that(bool holds, const char* op, const char* sentence) {
   return absl::InvalidArgumentError(absl::StrCat(op, ": ", sentence));
 }
 
+WeightLayout weight_layout(const Device& device) {
+  const bool rows = device.kind() == DeviceKind::kCuda &&
+                    static_cast<const CudaDevice&>(device).math() == CudaMath::kFast;
+  return rows ? WeightLayout::kRows : WeightLayout::kPanels;
+}
+
+absl::Status check_layout(const char* op, const Device& device, WeightFormat format) {
+  if (weight_layout(format) == WeightLayout::kPanels ||
+      weight_layout(device) == WeightLayout::kRows) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(op, ": weights are ", weight_format_name(format),
+                                                 ", which the device ", device.name(),
+                                                 " does not read; pack them as its "
+                                                 "weight_layout() says"));
+}
+
 void* PointerVisitor::translate(const void* pointer, int64_t bytes, const char* field) {
   absl::StatusOr<void*> found = stream_.shadow(pointer, static_cast<size_t>(bytes), field);
   if (found.ok()) return *found;

@@ -15,6 +15,7 @@
 #include "kernels/core/device_cpu_async.h"
 #include "kernels/core/status.h"
 #include "kernels/ops/cuda_ops.h"
+#include "kernels/ops/packed_matrix.h"
 
 namespace brigade::kernels {
 
@@ -24,6 +25,9 @@ absl::Status check_at_least(const char* op, const char* field, int64_t value, in
 absl::Status check_pointer(const char* op, const char* field, const void* pointer);
 // "<op>: <sentence>" unless `holds`.
 absl::Status check_that(bool holds, const char* op, const char* sentence);
+
+// INVALID_ARGUMENT when `device` cannot read weights of `format`: rows are for those that ask for them.
+absl::Status check_layout(const char* op, const Device& device, WeightFormat format);
 
 // Replaces the device pointers of a copied argument struct by the addresses of their bytes.
 class PointerVisitor {

@@ -13,7 +13,7 @@ absl::Status group_error(int g, const char* sentence) {
   return absl::InvalidArgumentError(absl::StrCat("expert_ffn: groups[", g, "] ", sentence));
 }
 
-absl::Status check_group(const ExpertFfnArgs& args, int g) {
+absl::Status check_group(const Device& device, const ExpertFfnArgs& args, int g) {
   const ExpertGroup& group = args.groups[g];
   if (group.count == 0) return absl::OkStatus();
   if (group.count < 0) return group_error(g, "has a negative count");
@@ -23,12 +23,16 @@ absl::Status check_group(const ExpertFfnArgs& args, int g) {
   const ExpertWeights& weights = group.weights;
   if (weights.ffn <= 0) return group_error(g, "has no ffn size");
   if (weights.gate_up.k != args.hidden ||
-      weights.gate_up.outputs != 2 * padded_outputs(weights.ffn)) {
-    return group_error(g, "has a gate_up that is not [2 * padded ffn, hidden]");
+      weights.gate_up.outputs != gate_up_outputs(weights.gate_up.format, weights.ffn)) {
+    return group_error(g, "has a gate_up that is not [gate_up_outputs(), hidden]");
   }
   if (weights.down.k != weights.ffn || weights.down.outputs != args.hidden) {
     return group_error(g, "has a down that is not [hidden, ffn]");
   }
+  if (weights.gate_up.format != weights.down.format) {
+    return group_error(g, "has gate_up and down of different formats");
+  }
+  RETURN_IF_ERROR(check_layout("expert_ffn", device, weights.gate_up.format));
   for (const void* data : {weights.gate_up.data, weights.down.data}) {
     if (data == nullptr) return group_error(g, "has weights that are null");
     if (reinterpret_cast<uintptr_t>(data) % 64 != 0) {
@@ -52,7 +56,7 @@ absl::Status check(const Stream& stream, const ExpertFfnArgs& args) {
   int max_ffn = 0;
   int64_t rows = 0;
   for (int g = 0; g < args.num_groups; ++g) {
-    RETURN_IF_ERROR(check_group(args, g));
+    RETURN_IF_ERROR(check_group(stream.device(), args, g));
     rows += args.groups[g].count;
     max_ffn = std::max(max_ffn, args.groups[g].count > 0 ? args.groups[g].weights.ffn : 0);
   }

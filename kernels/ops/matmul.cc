@@ -18,13 +18,14 @@ void visit(MatmulArgs& args, PointerVisitor& visitor) {
   visitor.device(args.y, span(args.rows, args.y_stride, outputs), "matmul: y");
 }
 
-absl::Status check(const MatmulArgs& args) {
+absl::Status check(const Stream& stream, const MatmulArgs& args) {
   RETURN_IF_ERROR(check_at_least("matmul", "rows", args.rows, 0));
   RETURN_IF_ERROR(check_positive("matmul", "weights.outputs", args.weights.outputs));
   RETURN_IF_ERROR(check_positive("matmul", "weights.k", args.weights.k));
   RETURN_IF_ERROR(check_pointer("matmul", "weights.data", args.weights.data));
   RETURN_IF_ERROR(check_that(reinterpret_cast<uintptr_t>(args.weights.data) % 64 == 0, "matmul",
                              "weights.data is not 64-byte aligned"));
+  RETURN_IF_ERROR(check_layout("matmul", stream.device(), args.weights.format));
   if (args.rows == 0) return absl::OkStatus();
   RETURN_IF_ERROR(check_pointer("matmul", "x", args.x));
   RETURN_IF_ERROR(check_pointer("matmul", "y", args.y));
@@ -36,7 +37,7 @@ absl::Status check(const MatmulArgs& args) {
 }  // namespace
 
 absl::Status matmul(Stream& stream, const MatmulArgs& args) {
-  RETURN_IF_ERROR(check(args));
+  RETURN_IF_ERROR(check(stream, args));
   if (args.rows == 0) return absl::OkStatus();
   return dispatch(stream, args, cpu::matmul, visit);
 }

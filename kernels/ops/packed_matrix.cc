@@ -45,6 +45,18 @@ void pack_panels(WeightFormat format, const void* source, int64_t outputs, int64
   }
 }
 
+// Rows of `source`, each followed by zeros up to its padded length.
+void pack_rows(WeightFormat format, const void* source, int64_t outputs, int64_t k, uint8_t* to) {
+  const size_t element = dtype_bytes(weight_dtype(format));
+  const size_t bytes = static_cast<size_t>(k) * element;
+  const size_t stride = static_cast<size_t>(row_elements(format, k)) * element;
+  const auto* from = static_cast<const uint8_t*>(source);
+  for (int64_t row = 0; row < outputs; ++row, from += bytes, to += stride) {
+    std::memcpy(to, from, bytes);
+    std::memset(to + bytes, 0, stride - bytes);
+  }
+}
+
 void pack_with_step(WeightFormat format, const void* source, int64_t outputs, int64_t k, int step,
                     uint8_t* to) {
   if (format == WeightFormat::kF32Panels16) {
@@ -56,14 +68,15 @@ void pack_with_step(WeightFormat format, const void* source, int64_t outputs, in
 
 }  // namespace
 
-WeightFormat weight_format(DType dtype) {
+WeightFormat weight_format(DType dtype, WeightLayout layout) {
+  const bool rows = layout == WeightLayout::kRows;
   switch (dtype) {
     case DType::kF32:
-      return WeightFormat::kF32Panels16;
+      return rows ? WeightFormat::kF32Rows : WeightFormat::kF32Panels16;
     case DType::kBF16:
-      return WeightFormat::kBF16PairPanels16;
+      return rows ? WeightFormat::kBF16Rows : WeightFormat::kBF16PairPanels16;
     case DType::kF16:
-      return WeightFormat::kF16Panels16;
+      return rows ? WeightFormat::kF16Rows : WeightFormat::kF16Panels16;
     case DType::kI32:
       break;
   }
@@ -78,6 +91,12 @@ const char* weight_format_name(WeightFormat format) {
       return "bf16_pairs_panels16";
     case WeightFormat::kF16Panels16:
       return "f16_panels16";
+    case WeightFormat::kF32Rows:
+      return "f32_rows";
+    case WeightFormat::kBF16Rows:
+      return "bf16_rows";
+    case WeightFormat::kF16Rows:
+      return "f16_rows";
   }
   return "?";
 }
@@ -89,15 +108,28 @@ size_t panel_bytes(WeightFormat format, int64_t k) {
 }
 
 size_t packed_bytes(WeightFormat format, int64_t outputs, int64_t k) {
+  if (weight_layout(format) == WeightLayout::kRows) {
+    return static_cast<size_t>(outputs * row_elements(format, k)) *
+           dtype_bytes(weight_dtype(format));
+  }
   return static_cast<size_t>(padded_outputs(outputs) / kPanelOutputs) * panel_bytes(format, k);
 }
 
 void pack_matrix(WeightFormat format, const void* source, int64_t outputs, int64_t k, void* to) {
+  if (weight_layout(format) == WeightLayout::kRows) {
+    pack_rows(format, source, outputs, k, static_cast<uint8_t*>(to));
+    return;
+  }
   pack_with_step(format, source, outputs, k, 1, static_cast<uint8_t*>(to));
 }
 
 void pack_gate_up(WeightFormat format, const void* gate, const void* up, int64_t ffn, int64_t k,
                   void* to) {
+  if (weight_layout(format) == WeightLayout::kRows) {
+    pack_rows(format, gate, ffn, k, static_cast<uint8_t*>(to));
+    pack_rows(format, up, ffn, k, static_cast<uint8_t*>(to) + packed_bytes(format, ffn, k));
+    return;
+  }
   uint8_t* panels = static_cast<uint8_t*>(to);
   pack_with_step(format, gate, ffn, k, 2, panels);
   pack_with_step(format, up, ffn, k, 2, panels + panel_bytes(format, k));

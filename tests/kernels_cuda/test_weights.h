@@ -1,4 +1,5 @@
-// Random weights of every dtype, packed as a device stores them, for the parity tests.
+// Random weights of every dtype for tests of CUDA kernels, packed as the device of a call keeps
+// them.
 #pragma once
 
 #include <cmath>
@@ -22,36 +23,61 @@ inline std::vector<float> spread_floats(std::mt19937_64& random, size_t count) {
   return values;
 }
 
+// Terms of very different size show the order of additions. Terms of equal size give sums whose
+// error a rounding of the terms bounds well.
+enum class Spread { kWide, kNormal };
+
 // A matrix [outputs, k]; upload() puts its packed form on the device of a call.
 class TestWeights {
  public:
-  TestWeights(std::mt19937_64& random, kernels::DType dtype, int64_t outputs, int64_t k)
-      : matrix_{nullptr, kernels::weight_format(dtype), outputs, k},
-        plain_(encode(spread_floats(random, static_cast<size_t>(outputs * k)), dtype)),
-        packed_(kernels::packed_bytes(matrix_.format, outputs, k)) {
-    kernels::pack_matrix(matrix_.format, plain_.data(), outputs, k, packed_.data());
+  TestWeights(std::mt19937_64& random, kernels::DType dtype, int64_t outputs, int64_t k,
+              Spread spread = Spread::kWide)
+      : dtype_(dtype), outputs_(outputs), k_(k) {
+    const auto count = static_cast<size_t>(outputs * k);
+    const float scale = 1 / std::sqrt(static_cast<float>(k));
+    plain_ = encode(spread == Spread::kWide ? spread_floats(random, count)
+                                            : random_floats(random, count, scale),
+                    dtype);
   }
   // The gate and up projections of an expert in one matrix.
-  static TestWeights gate_up(std::mt19937_64& random, kernels::DType dtype, int64_t ffn,
-                             int64_t k) {
-    const TestWeights gate(random, dtype, ffn, k), up(random, dtype, ffn, k);
-    TestWeights both = gate;
-    both.matrix_.outputs = 2 * kernels::padded_outputs(ffn);
-    both.packed_.resize(2 * gate.packed_.size());
-    kernels::pack_gate_up(gate.matrix_.format, gate.plain_.data(), up.plain_.data(), ffn, k,
-                          both.packed_.data());
+  static TestWeights gate_up(std::mt19937_64& random, kernels::DType dtype, int64_t ffn, int64_t k,
+                             Spread spread = Spread::kWide) {
+    TestWeights both(random, dtype, ffn, k, spread);
+    both.up_ = TestWeights(random, dtype, ffn, k, spread).plain_;
     return both;
   }
 
   kernels::PackedMatrix upload(Tensors& tensors) const {
-    kernels::PackedMatrix matrix = matrix_;
-    matrix.data = tensors.in(packed_);
-    return matrix;
+    const auto format =
+        kernels::weight_format(dtype_, kernels::weight_layout(tensors.runner().device()));
+    const size_t bytes = kernels::packed_bytes(format, outputs_, k_);
+    std::vector<uint8_t> packed(up_.empty() ? bytes : 2 * bytes);
+    if (up_.empty()) {
+      kernels::pack_matrix(format, plain_.data(), outputs_, k_, packed.data());
+      return {tensors.in(packed), format, outputs_, k_};
+    }
+    kernels::pack_gate_up(format, plain_.data(), up_.data(), outputs_, k_, packed.data());
+    return {tensors.in(packed), format, kernels::gate_up_outputs(format, outputs_), k_};
+  }
+  // Widened, [outputs, k].
+  std::vector<float> values() const {
+    std::vector<float> values(static_cast<size_t>(outputs_ * k_));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = decode(dtype_, plain_.data(), i);
+    return values;
   }
 
  private:
-  kernels::PackedMatrix matrix_;
-  std::vector<uint8_t> plain_, packed_;
+  static float decode(kernels::DType dtype, const uint8_t* bytes, size_t i) {
+    uint32_t bits = 0;
+    const size_t size = kernels::dtype_bytes(dtype);
+    std::memcpy(&bits, bytes + i * size, size);
+    if (dtype == kernels::DType::kBF16) return kernels::bf16_to_f32(bits);
+    return dtype == kernels::DType::kF16 ? kernels::f16_to_f32(bits) : kernels::f32_of_bits(bits);
+  }
+
+  kernels::DType dtype_;
+  int64_t outputs_, k_;
+  std::vector<uint8_t> plain_, up_;
 };
 
 }  // namespace brigade::tests

@@ -56,10 +56,10 @@ std::optional<std::string> device_fault(const std::string& text) {
   return absl::StrCat("there is no device \"", text, "\"", hint(text, known));
 }
 
-std::optional<std::string> dtype_fault(const std::string& text,
-                                       const std::vector<std::string>& known) {
+std::optional<std::string> word_fault(const char* what, const std::string& text,
+                                      const std::vector<std::string>& known) {
   if (std::find(known.begin(), known.end(), text) != known.end()) return std::nullopt;
-  return absl::StrCat("there is no dtype \"", text, "\"", hint(text, known));
+  return absl::StrCat("there is no ", what, " \"", text, "\"", hint(text, known));
 }
 
 std::optional<std::string> path_fault(const std::string& text) {
@@ -88,9 +88,11 @@ std::optional<std::string> text_fault(const FieldDescriptor& field, const std::s
   }
   switch (field.options().GetExtension(v1::words)) {
     case v1::WORDS_WIRE_DTYPE:
-      return dtype_fault(text, {"f32", "bf16"});
+      return word_fault("dtype", text, {"f32", "bf16"});
     case v1::WORDS_KV_DTYPE:
-      return dtype_fault(text, {"f32", "bf16", "f16"});
+      return word_fault("dtype", text, {"f32", "bf16", "f16"});
+    case v1::WORDS_GPU_MATH:
+      return word_fault("maths mode", text, {"identical", "fast"});
     case v1::WORDS_DEVICE:
       return device_fault(text);
     case v1::WORDS_IDENTIFIER:

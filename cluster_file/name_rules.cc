@@ -77,12 +77,34 @@ void check_worker_names(const RuleContext& c) {
   }
 }
 
+// Fast maths gives other bits than a CPU: who shares a request's rows has it, or nobody.
+void check_gpu_math(const RuleContext& c) {
+  if (c.file.numerics().gpu_math() != "fast") return;
+  const auto fault = [&c](const std::string& name, const std::string& device) {
+    c.fault("numerics.gpu_math",
+            absl::StrCat("is fast, but ", name, " computes on ", device,
+                         "; then the coordinator and all workers need devices cuda:N"));
+  };
+  if (!is_cuda_device(c.file.coordinator().device())) {
+    return fault("the coordinator", c.file.coordinator().device());
+  }
+  for (const WorkerProcess& worker : expanded_workers(c.file)) {
+    if (!is_cuda_device(worker.device)) return fault(worker.name, worker.device);
+  }
+}
+
 void check_devices(const RuleContext& c) {
-  if (c.file.coordinator().device().find('{') != std::string::npos) {
-    c.fault("coordinator.device", "{index} is for workers with a count");
+  const auto check_index = [&c](const std::string& key, const std::string& device) {
+    if (device.find('{') == std::string::npos) return;
+    c.fault(key, "{index} is for workers with a count");
+  };
+  check_index("coordinator.device", c.file.coordinator().device());
+  bool any_cuda = is_cuda_device(c.file.coordinator().device());
+  for (int i = 0; i < c.file.drafts_size(); ++i) {
+    check_index(absl::StrCat("drafts[", i, "].device"), c.file.drafts(i).device());
+    any_cuda = any_cuda || is_cuda_device(c.file.drafts(i).device());
   }
   std::set<std::string> taken;
-  bool any_cuda = is_cuda_device(c.file.coordinator().device());
   for (const WorkerProcess& worker : expanded_workers(c.file)) {
     if (!is_cuda_device(worker.device)) {
       if (worker.device.rfind("cuda:", 0) == 0) {
@@ -99,6 +121,7 @@ void check_devices(const RuleContext& c) {
     }
   }
   if (any_cuda) c.notes->push_back("device cuda:N needs the CUDA module");
+  check_gpu_math(c);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ MAY_INCLUDE = {
     "expert_parallel/experts": ["kernels", "expert_parallel/routing", "expert_parallel/transport"],
     "expert_parallel/exchange": ["kernels", "expert_parallel"],
     "runtime/files": ["kernels/core"],
+    "runtime/device": ["kernels/core"],
     "runtime/tokenizer": ["kernels/core", "runtime/files"],
     "runtime/request": ["kernels/core"],
     "runtime/stream": ["kernels", "runtime/request", "runtime/sampling", "runtime/tokenizer"],
@@ -31,7 +32,7 @@ MAY_INCLUDE = {
     # A draft worker runs a model of its own: of the scheduler's room it needs only the accounts of KV blocks.
     "runtime/draft_worker": ["kernels", "runtime/model", "runtime/sampling", "runtime/request", "runtime/speculative",
                              "runtime/scheduler/kv_blocks.h", "runtime/tokenizer", "runtime/worker/dial.h",
-                             "cluster_file", "proto", "brigade"],
+                             "runtime/device", "cluster_file", "proto", "brigade"],
     # The control port is a door like the API's: one set of rules for addresses, TLS and tokens.
     "runtime/cluster": ["kernels/core", "expert_parallel", "proto", "brigade", "runtime/files",
                         "runtime/api/server_credentials.h", "runtime/api/door_options.h"],
@@ -42,7 +43,7 @@ MAY_INCLUDE = {
                     "runtime/cluster/cluster_status.h", "proto",
                     "brigade"],
     "runtime/worker": ["kernels", "expert_parallel", "runtime/model", "runtime/sampling",
-                       "runtime/files", "cluster_file", "proto", "brigade"],
+                       "runtime/files", "runtime/device", "cluster_file", "proto", "brigade"],
     "runtime/app": ["kernels", "expert_parallel", "runtime", "cluster_file", "proto", "brigade"],
     "cluster_file": ["kernels/core", "proto", "brigade"],
     "launcher": ["kernels/core", "cluster_file", "proto", "brigade"],

@@ -7,6 +7,7 @@
 
 #include "expert_parallel/experts/expert_shard.h"
 #include "expert_parallel/routing/dispatch_plan.h"
+#include "kernels/core/host_buffer.h"
 
 namespace brigade::expert_parallel {
 
@@ -25,7 +26,10 @@ class LocalExperts {
 
   const ExpertShard& shard_;
   std::vector<kernels::ExpertGroup> groups_;
-  kernels::Buffer row_index_, slot_index_, scratch_;
+  // Rows of the work's entries, then their slots. Not on the CPU, where the op reads the plan
+  // itself.
+  kernels::HostBuffer host_index_;
+  kernels::Buffer index_, scratch_;
 };
 
 }  // namespace brigade::expert_parallel

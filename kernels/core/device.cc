@@ -1,8 +1,10 @@
 #include "kernels/core/device.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/core/cpu_features.h"
 #include "kernels/core/device_cpu.h"
@@ -61,12 +63,22 @@ absl::StatusOr<std::unique_ptr<Device>> Device::create(DeviceKind kind, int thre
   return create(options);
 }
 
-absl::StatusOr<DeviceKind> Device::parse_kind(const std::string& name) {
-  if (name == "cpu") return DeviceKind::kCpu;
-  if (name == "cpu_async") return DeviceKind::kCpuAsync;
-  if (name == "cuda") return DeviceKind::kCuda;
+absl::StatusOr<DeviceOptions> Device::parse(const std::string& name) {
+  DeviceOptions options;
+  if (name == "cpu") return options;
+  options.kind = DeviceKind::kCpuAsync;
+  if (name == "cpu_async") return options;
+  options.kind = DeviceKind::kCuda;
+  if (name == "cuda") return options;
+  constexpr char kPrefix[] = "cuda:";
+  const std::string ordinal = name.substr(std::min(name.size(), sizeof(kPrefix) - 1));
+  if (name.rfind(kPrefix, 0) == 0 && !ordinal.empty() && ordinal.size() <= 2 &&
+      ordinal.find_first_not_of("0123456789") == std::string::npos &&
+      absl::SimpleAtoi(ordinal, &options.ordinal)) {
+    return options;
+  }
   return absl::InvalidArgumentError(
-      absl::StrCat("device '", name, "' is none of cpu, cpu_async, cuda"));
+      absl::StrCat("device '", name, "' is none of cpu, cpu_async, cuda, cuda:N"));
 }
 
 absl::StatusOr<Buffer> Buffer::allocate(Device& device, size_t bytes) {

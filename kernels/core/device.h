@@ -42,8 +42,9 @@ class Device {
  public:
   static absl::StatusOr<std::unique_ptr<Device>> create(const DeviceOptions& options);
   static absl::StatusOr<std::unique_ptr<Device>> create(DeviceKind kind, int threads);
-  // "cpu", "cpu_async", "cuda"; INVALID_ARGUMENT names any other word.
-  static absl::StatusOr<DeviceKind> parse_kind(const std::string& name);
+  // Kind and ordinal of "cpu", "cpu_async", "cuda" (the first GPU), "cuda:N"; INVALID_ARGUMENT names any
+  // other word.
+  static absl::StatusOr<DeviceOptions> parse(const std::string& name);
   virtual ~Device() = default;
 
   virtual DeviceKind kind() const = 0;
@@ -54,6 +55,10 @@ class Device {
   virtual absl::StatusOr<void*> allocate(size_t bytes) = 0;
   virtual void free(void* data, size_t bytes) = 0;
   virtual size_t bytes_in_use() const = 0;
+  // Of a device with memory of its own: what it has left now. 0 elsewhere.
+  virtual size_t free_bytes() const { return 0; }
+  // Whether a row's bits depend on that row alone and equal the CPU's: not on a GPU with fast maths.
+  virtual bool keeps_bits() const { return true; }
   // Host memory for copies that do not hold up the caller; see host_buffer.h. Pinned on cuda.
   virtual absl::StatusOr<void*> allocate_pinned(size_t bytes);
   virtual void free_pinned(void* data, size_t bytes);

@@ -31,6 +31,14 @@ class DeviceImpl final : public CudaDevice, private LostWork {
   CudaMath math() const override { return math_; }
   bool has_graphs() const override { return true; }
   size_t bytes_in_use() const override { return bytes_in_use_; }
+  bool keeps_bits() const override { return math_ == CudaMath::kIdentical; }
+
+  size_t free_bytes() const override {
+    size_t available = 0, total = 0;
+    if (!make_current().ok()) return 0;
+    const absl::Status asked = cuda_status(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
+    return asked.ok() ? available : 0;
+  }
 
   absl::StatusOr<void*> allocate(size_t bytes) override {
     RETURN_IF_ERROR(make_current());

@@ -113,10 +113,14 @@ struct StreamEvents::HostCall {
 StreamEvents::StreamEvents(std::shared_ptr<StickyError> error)
     : error_(std::move(error)), pool_(std::make_shared<EventPool>()) {}
 
+// A call that was not made may still be: the stream was given up with work on it, or it faulted. Such
+// calls are kept until the process ends.
 StreamEvents::~StreamEvents() {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::unique_ptr<HostCall>>;
+  std::lock_guard<std::mutex> lock(mutex);
   for (auto& call : calls_) {
-    // CUDA may still make it. The stream was given up with work on it: a few bytes stay behind.
-    if (!call->made.load(std::memory_order_acquire)) static_cast<void>(call.release());
+    if (!call->made.load(std::memory_order_acquire)) kept->push_back(std::move(call));
   }
 }
 

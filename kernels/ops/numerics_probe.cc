@@ -79,4 +79,15 @@ uint64_t numerics_id(uint64_t probe, DType wire_dtype, DType kv_dtype) {
   return XXH3_64bits(text.data(), text.size());
 }
 
+absl::StatusOr<Numerics> numerics_of(Device& device, DType wire_dtype, DType kv_dtype) {
+  ASSIGN_OR_RETURN(const uint64_t probe, numerics_probe(device));
+  Numerics numerics{numerics_id(probe, wire_dtype, kv_dtype),
+                    numerics_text(probe, wire_dtype, kv_dtype)};
+  if (device.keeps_bits()) return numerics;
+  numerics.text = absl::StrCat("fast GPU maths, wire ", dtype_name(wire_dtype), ", KV ",
+                               dtype_name(kv_dtype));
+  numerics.id = XXH3_64bits(numerics.text.data(), numerics.text.size());
+  return numerics;
+}
+
 }  // namespace brigade::kernels

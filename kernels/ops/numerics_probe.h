@@ -28,6 +28,15 @@ uint64_t hash_probe(std::span<const ProbeOutput> outputs);
 // Both in one.
 absl::StatusOr<uint64_t> numerics_probe(Device& device);
 
+// A process's numerics: its id, and what went into it for the sentence of a refusal. A device that does
+// not keep bits (fast GPU maths) has no probe in it: such processes serve with each other alone, and
+// promise no equal bits.
+struct Numerics {
+  uint64_t id = 0;
+  std::string text;
+};
+absl::StatusOr<Numerics> numerics_of(Device& device, DType wire_dtype, DType kv_dtype);
+
 // Part of promise "same bits" beside the probe: the dtypes in which answers travel and KV is kept.
 uint64_t numerics_id(uint64_t probe, DType wire_dtype, DType kv_dtype);
 // What went into the id, for the sentence of a refusal: "probe 1f00..., wire f32, KV bf16".

@@ -48,6 +48,9 @@ void print_model(const v1::Model& model) {
         absl::StrCat(model.experts(), " a layer, ", model.experts_per_token(), " a token"));
   }
   row("context", absl::StrCat(model.max_context(), " tokens, vocabulary ", model.vocab_size()));
+  row("device", absl::StrCat(model.device(), model.same_words()
+                                                 ? ""
+                                                 : "; fast maths: words may depend on the batch"));
 }
 
 void print_load(const v1::Load& load) {

@@ -16,6 +16,8 @@ namespace brigade::runtime {
 
 struct ServedModel {
   std::string name, family;
+  std::string device;      // of the coordinator, as it calls itself
+  bool same_words = true;  // false: fast GPU maths
   RequestLimits limits;  // vocabulary and context among them
   int layers = 0, moe_layers = 0, experts = 0, experts_per_token = 0;
   int64_t parameters_total = 0, parameters_active = 0;

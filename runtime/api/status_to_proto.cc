@@ -24,6 +24,8 @@ void fill_model(const ServedModel& model, v1::Model* message) {
   message->set_parameters_active(model.parameters_active);
   for (const int32_t id : model.eos_tokens) message->add_eos_token_ids(id);
   message->set_has_tokenizer(model.encode != nullptr);
+  message->set_device(safe_text(model.device));
+  message->set_same_words(model.same_words);
 }
 
 void fill_load(const GeneratorStatus& status, v1::Load* load) {

@@ -46,7 +46,8 @@ void apply_cluster_file(const v1::ClusterFile& file, CoordinatorConfig* config) 
   config->name = file.model().name();
   config->max_context = static_cast<int>(file.model().max_context());
   config->kv_dtype = file.numerics().kv_dtype();
-  config->device = role.device();
+  config->device.name = role.device();
+  if (is_gpu(config->device)) config->device.gpu_math = file.numerics().gpu_math();
   config->threads = static_cast<int>(role.threads());
   config->kv_memory_bytes = role.kv_memory_bytes();
   config->token_budget = static_cast<int>(role.token_budget());

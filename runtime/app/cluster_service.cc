@@ -36,9 +36,9 @@ absl::StatusOr<ServingIdentity> identity_of(const CoordinatorConfig& config,
   ASSIGN_OR_RETURN(const kernels::DType wire,
                    parse_dtype(config.cluster.wire_dtype, "--wire-dtype"));
   ASSIGN_OR_RETURN(const kernels::DType kv, parse_dtype(config.kv_dtype, "--kv-dtype"));
-  ASSIGN_OR_RETURN(const uint64_t probe, kernels::numerics_probe(device));
-  identity.numerics_id = kernels::numerics_id(probe, wire, kv);
-  identity.numerics_text = kernels::numerics_text(probe, wire, kv);
+  ASSIGN_OR_RETURN(const kernels::Numerics numerics, kernels::numerics_of(device, wire, kv));
+  identity.numerics_id = numerics.id;
+  identity.numerics_text = numerics.text;
   return identity;
 }
 

@@ -1,3 +1,4 @@
+#include "runtime/device/device_flags.h"
 #include "runtime/app/config.h"
 
 #include <sys/stat.h>
@@ -40,8 +41,7 @@ void add_model_flags(CLI::App& app, CoordinatorConfig* config) {
   group->add_option("--model", config->model,
                     "Folder with config.json, *.safetensors, tokenizer.json");
   group->add_option("--name", config->name, "Name shown to clients; default: the folder's");
-  group->add_option("--device", config->device, "cpu, or cpu_async (a test device)")
-      ->capture_default_str();
+  add_device_flags(group, &config->device);
   group->add_option("--threads", config->threads, "Compute threads; 0: one a core")
       ->capture_default_str();
   group
@@ -217,9 +217,14 @@ absl::Status check(CoordinatorConfig* config) {
   if (config->threads == 0) {
     config->threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   }
-  if (config->kv_memory_bytes == 0) config->kv_memory_bytes = default_kv_memory();
+  RETURN_IF_ERROR(check(config->device));
+  // What a GPU has left is known when it is open.
+  const bool kv_on_gpu = is_gpu(config->device) && config->kv_memory_bytes == 0;
+  if (config->kv_memory_bytes == 0 && !kv_on_gpu) config->kv_memory_bytes = default_kv_memory();
   RETURN_IF_ERROR(check_range("--threads", config->threads, 1, kMaxThreads));
-  RETURN_IF_ERROR(check_range("--kv-memory", config->kv_memory_bytes, 1 << 16, int64_t{1} << 50));
+  if (!kv_on_gpu) {
+    RETURN_IF_ERROR(check_range("--kv-memory", config->kv_memory_bytes, 1 << 16, int64_t{1} << 50));
+  }
   RETURN_IF_ERROR(check_range("--kv-block", config->kv_block_size, 1, 256));
   RETURN_IF_ERROR(check_range("--max-context", config->max_context, 0, 1 << 30));
   RETURN_IF_ERROR(check_range("--token-budget", config->token_budget, 1, 65536));
@@ -249,7 +254,7 @@ std::string describe(const CoordinatorConfig& config) {
   };
   line("model", config.model);
   line("name", config.name);
-  line("device", config.device);
+  line("device", describe(config.device));
   line("threads", config.threads);
   line("kv-memory", config.kv_memory_bytes);
   line("kv-block", config.kv_block_size);

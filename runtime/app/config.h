@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "runtime/api/door_options.h"
 #include "runtime/app/cluster_flags.h"
+#include "runtime/device/device_settings.h"
 #include "runtime/engine/engine_config.h"
 
 namespace brigade::runtime {
@@ -17,9 +18,9 @@ struct CoordinatorConfig {
   std::string cluster_file;  // says all of the below; flags win over it
   std::string model;         // folder of the checkpoint
   std::string name;          // shown to clients; empty: the folder's name
-  std::string device = "cpu";
+  DeviceSettings device;
   int threads = 0;               // 0: one a core
-  int64_t kv_memory_bytes = 0;   // 0: see default_kv_memory
+  int64_t kv_memory_bytes = 0;   // 0: see default_kv_memory; on a GPU a quarter of what it has left
   int kv_block_size = 16;        // positions
   std::string kv_dtype = "f32";  // part of the numerics
   int max_context = 0;           // 0: the model's

@@ -130,7 +130,6 @@ ModelHost::~ModelHost() { stop(); }
 
 absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::open(const CoordinatorConfig& config) {
   auto parts = std::make_shared<Parts>();
-  ASSIGN_OR_RETURN(const kernels::DeviceKind kind, kernels::Device::parse_kind(config.device));
   LoadOptions& options = parts->options;
   ASSIGN_OR_RETURN(options.kv.dtype, parse_dtype(config.kv_dtype, "--kv-dtype"));
   ASSIGN_OR_RETURN(options.wire_dtype, parse_dtype(config.cluster.wire_dtype, "--wire-dtype"));
@@ -140,7 +139,10 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::open(const CoordinatorConf
   for (const std::string& note : opened.notes) spdlog::info("{}", note);
   ASSIGN_OR_RETURN(parts->max_context, choose_context(config, opened.spec));
   options.kv.block_size = config.kv_block_size;
-  options.kv.memory_bytes = config.kv_memory_bytes;
+  ASSIGN_OR_RETURN(parts->device, open_device(config.device, config.threads));
+  options.kv.memory_bytes = config.kv_memory_bytes > 0
+                                ? config.kv_memory_bytes
+                                : static_cast<int64_t>(parts->device->free_bytes() / 4);
   // No more than all sequences can fill.
   const int max_blocks = (parts->max_context + config.kv_block_size - 1) / config.kv_block_size;
   const int64_t useful_blocks = int64_t{max_blocks} * config.engine.max_running_sequences;
@@ -157,7 +159,8 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::open(const CoordinatorConf
   options.max_context = parts->max_context;
   ASSIGN_OR_RETURN(parts->tokenizer, load_tokenizer(config.model, opened.spec.vocab));
   parts->served = describe_model(config, opened.spec, parts->max_context, parts->tokenizer.get());
-  ASSIGN_OR_RETURN(parts->device, kernels::Device::create(kind, config.threads));
+  parts->served->device = parts->device->name();
+  parts->served->same_words = parts->device->keeps_bits();
   if (config.cluster.drafts) parts->drafts = std::make_unique<DraftPort>(parts->tokenizer.get());
   if (config.cluster.workers == 0 && parts->drafts != nullptr) {
     RETURN_IF_ERROR(parts->drafts->listen(config));

@@ -73,7 +73,7 @@ absl::Status DraftWorker::load() {
                       .max_logit_rows = config_.max_sequences};
     options.max_context = context;
   }
-  ASSIGN_OR_RETURN(device_, kernels::Device::create(kernels::DeviceKind::kCpu, config_.threads));
+  ASSIGN_OR_RETURN(device_, open_device(config_.device, config_.threads));
   ASSIGN_OR_RETURN(model_, load_model(config_.model, *device_, options));
   const KvGeometry& kv = model_.kv->geometry();
   spdlog::info("KV cache: {} blocks of {} positions, {} bytes each", kv.num_blocks, kv.block_size,

@@ -17,6 +17,7 @@
 #include "cluster_file/read_cluster_file.h"
 #include "kernels/core/build_version.h"
 #include "kernels/core/status.h"
+#include "runtime/device/device_flags.h"
 
 namespace brigade::runtime::draft_worker {
 namespace {
@@ -65,6 +66,7 @@ void add_joining_flags(CLI::App& app, DraftWorkerConfig* config) {
 void add_running_flags(CLI::App& app, DraftWorkerConfig* config) {
   CLI::Option_group* group = app.add_option_group("Running");
   group->add_option("--model", config->model, "Folder of a dense model and its tokenizer.json");
+  add_device_flags(group, &config->device);
   group->add_option("--threads", config->threads, "Compute threads; 0: one a core")
       ->capture_default_str();
   group->add_option("--max-sequences", config->max_sequences, "Drafted for at the same time")
@@ -147,6 +149,8 @@ absl::Status apply_cluster_file(DraftWorkerConfig* config) {
                   .tls_key = security.tls().peer_key(),
                   .token_file = security.tokens().draft()};
   config->insecure = security.insecure();
+  config->device.name = draft.device();
+  if (is_gpu(config->device)) config->device.gpu_math = file.numerics().gpu_math();
   config->threads = static_cast<int>(draft.threads());
   config->kv_memory_bytes = draft.kv_memory_bytes();
   config->max_sequences = static_cast<int>(draft.max_sequences());
@@ -191,6 +195,7 @@ absl::Status check(DraftWorkerConfig* config) {
   if (config->threads == 0) {
     config->threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   }
+  RETURN_IF_ERROR(runtime::check(config->device));
   RETURN_IF_ERROR(check_range("--threads", config->threads, 1, kMaxThreads));
   RETURN_IF_ERROR(check_range("--max-sequences", config->max_sequences, 1, kMaxSequences));
   RETURN_IF_ERROR(check_range("--max-context", config->max_context, 0, 1 << 20));
@@ -208,6 +213,7 @@ std::string describe(const DraftWorkerConfig& config) {
   line("name", config.name);
   line("join", config.dial.address);
   line("model", config.model);
+  line("device", runtime::describe(config.device));
   line("threads", config.threads);
   line("max-sequences", config.max_sequences);
   line("max-context", config.max_context == 0 ? "the model's" : absl::StrCat(config.max_context));

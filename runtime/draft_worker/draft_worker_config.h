@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "runtime/device/device_settings.h"
 #include "runtime/worker/dial.h"
 
 namespace brigade::runtime::draft_worker {
@@ -17,7 +18,8 @@ struct DraftWorkerConfig {
   std::string model;         // folder of a dense checkpoint with the target's vocabulary
   worker::DialOptions dial;
   bool insecure = false;  // dial another host without TLS and token
-  int threads = 0;        // 0: one a core
+  DeviceSettings device;
+  int threads = 0;  // 0: one a core
   int max_sequences = 32;
   int max_context = 0;     // tokens of a sequence; 0: the model's
   int token_budget = 128;  // rows of a step

@@ -106,6 +106,8 @@ absl::StatusOr<bool> ForwardPass::step() {
       return true;
     case Stage::kFinishing:
       if (!event_.ready()) return false;
+      // After an error on the device the point is passed too, and the logits were not written.
+      RETURN_IF_ERROR(event_.wait_until(absl::InfinitePast()));
       count_experts();
       stage_ = Stage::kIdle;
       return true;
@@ -242,6 +244,7 @@ absl::Status ForwardPass::route() {
 
 absl::StatusOr<bool> ForwardPass::start_experts() {
   if (!event_.ready()) return false;
+  RETURN_IF_ERROR(event_.wait_until(absl::InfinitePast()));
   RETURN_IF_ERROR(check_experts());
   const int moe_layer = weights_.layers[layer_].moe_layer;
   RETURN_IF_ERROR(exchange_->begin(*stream_,

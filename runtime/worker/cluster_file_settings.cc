@@ -45,7 +45,8 @@ absl::Status apply_cluster_file(WorkerConfig* config) {
   config->trusted_network = security.data_plane() == v1::DATA_PLANE_TRUSTED_NETWORK;
   if (const v1::Host* host = cluster_file::find_host(file, process.host))
     config->data_interface = host->data_interface();
-  config->device = process.device;
+  config->device.name = process.device;
+  if (is_gpu(config->device)) config->device.gpu_math = file.numerics().gpu_math();
   config->threads = static_cast<int>(process.threads);
   config->memory_bytes = process.memory_bytes;
   config->wire_dtype = file.numerics().wire_dtype();

@@ -24,15 +24,15 @@ using expert_parallel::HostIdentity;
 
 absl::StatusOr<Registration> introduce(const WorkerConfig& config, const OpenedModel& model,
                                        kernels::Device& device) {
-  ASSIGN_OR_RETURN(const uint64_t probe, kernels::numerics_probe(device));
   const kernels::DType wire = dtype_of(config.wire_dtype), kv = dtype_of(config.kv_dtype);
+  ASSIGN_OR_RETURN(const kernels::Numerics numerics, kernels::numerics_of(device, wire, kv));
   const HostIdentity identity = HostIdentity::read();
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
   Registration registration{.worker_id = config.name,
                             .build_version = kBuildVersion,
-                            .numerics_id = kernels::numerics_id(probe, wire, kv),
-                            .numerics_text = kernels::numerics_text(probe, wire, kv),
+                            .numerics_id = numerics.id,
+                            .numerics_text = numerics.text,
                             .host = host,
                             .boot_id = identity.boot_id,
                             .network_namespace = identity.namespaces[0],
@@ -70,9 +70,8 @@ SessionConfig session_config(const WorkerConfig& config) {
 absl::StatusOr<std::unique_ptr<ExpertWorker>> ExpertWorker::create(const WorkerConfig& config) {
   ASSIGN_OR_RETURN(OpenedModel model, open_model(config.model));
   for (const std::string& note : model.notes) spdlog::info("{}", note);
-  ASSIGN_OR_RETURN(const kernels::DeviceKind kind, kernels::Device::parse_kind(config.device));
   ASSIGN_OR_RETURN(std::unique_ptr<kernels::Device> device,
-                   kernels::Device::create(kind, config.threads));
+                   open_device(config.device, config.threads));
   ASSIGN_OR_RETURN(const expert_parallel::ExpertGeometry geometry,
                    expert_geometry(model.spec, model.tensors, dtype_of(config.wire_dtype)));
   if (geometry.moe_layers == 0) {

@@ -1,3 +1,4 @@
+#include "runtime/device/device_flags.h"
 #include "runtime/worker/worker_config.h"
 
 #include <sys/stat.h>
@@ -12,7 +13,6 @@
 #include "cluster_file/cluster_layout.h"
 #include "cluster_file/duration_and_size.h"
 #include "kernels/core/build_version.h"
-#include "kernels/core/device.h"
 #include "kernels/core/status.h"
 #include "runtime/worker/cluster_file_settings.h"
 
@@ -80,8 +80,7 @@ void add_joining_flags(CLI::App& app, WorkerConfig* config) {
 void add_running_flags(CLI::App& app, WorkerConfig* config) {
   CLI::Option_group* group = app.add_option_group("Running");
   group->add_option("--model", config->model, "Folder with config.json and *.safetensors");
-  group->add_option("--device", config->device, "cpu, or cpu_async (a test device)")
-      ->capture_default_str();
+  add_device_flags(group, &config->device);
   group->add_option("--threads", config->threads, "Compute threads; 0: one a core")
       ->capture_default_str();
   group
@@ -180,9 +179,7 @@ absl::Status check(WorkerConfig* config) {
   if (config->threads < 1 || config->threads > kMaxThreads)
     return absl::InvalidArgumentError(
         absl::StrCat("--threads is ", config->threads, ", must be from 1 to ", kMaxThreads));
-  if (const auto kind = kernels::Device::parse_kind(config->device); !kind.ok())
-    return absl::InvalidArgumentError(
-        absl::StrCat("--device: ", std::string(kind.status().message())));
+  RETURN_IF_ERROR(runtime::check(config->device));
   if (config->name.empty()) config->name = default_name();
   return absl::OkStatus();
 }
@@ -195,7 +192,7 @@ std::string describe(const WorkerConfig& config) {
   line("name", config.name);
   line("join", config.dial.address);
   line("model", config.model);
-  line("device", config.device);
+  line("device", runtime::describe(config.device));
   line("threads", config.threads);
   line("memory", config.memory_bytes == 0 ? "no limit" : absl::StrCat(config.memory_bytes));
   line("wire-dtype", config.wire_dtype);

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "kernels/core/dtype.h"
+#include "runtime/device/device_settings.h"
 #include "runtime/worker/control_stream.h"
 
 namespace brigade::runtime::worker {
@@ -20,7 +21,7 @@ struct WorkerConfig {
   bool insecure = false;         // dial another host without TLS and token
   bool trusted_network = false;  // activations may cross the network unencrypted
   std::string data_interface;    // network device of the data plane; empty: loopback, or any
-  std::string device = "cpu";
+  DeviceSettings device;
   int threads = 0;                                   // 0: one a core
   int64_t memory_bytes = 0;                          // for packed experts; 0: no limit
   std::string wire_dtype = "f32", kv_dtype = "f32";  // of the cluster; part of the numerics

@@ -155,8 +155,7 @@ absl::Status decode(const Options& options, LayerStack& stack, Clock& clock, Rep
 }
 
 absl::StatusOr<Report> measure(const Options& options) {
-  kernels::DeviceOptions device_options;
-  ASSIGN_OR_RETURN(device_options.kind, Device::parse_kind(options.device));
+  ASSIGN_OR_RETURN(kernels::DeviceOptions device_options, Device::parse(options.device));
   device_options.cuda_module = options.module;
   ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, Device::create(device_options));
   LayerShape shape;

@@ -50,6 +50,7 @@ model:
 numerics:
   wire_dtype: f32
   kv_dtype: f32
+  gpu_math: identical
 hosts:
   - name: local
     address: "127.0.0.1"

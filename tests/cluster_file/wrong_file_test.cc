@@ -144,6 +144,8 @@ TEST(WrongFileTest, Values) {
        "2:24: numerics.wire_dtype: there is no dtype \"fp16\"; known: f32, bf16"},
       {"model: {path: model}\nnumerics: {kv_dtype: double}\n",
        "2:22: numerics.kv_dtype: there is no dtype \"double\"; known: f32, bf16, f16"},
+      {"model: {path: model}\nnumerics: {gpu_math: quick}\n",
+       "2:22: numerics.gpu_math: there is no maths mode \"quick\"; known: identical, fast"},
       {"model: {path: model}\nsecurity: {data_plane: trusted-network}\n",
        "2:24: security.data_plane: cannot be \"trusted-network\"; did you mean trusted_network?"},
       {"model: {path: model}\nsecurity: {data_plane: unspecified}\n",
@@ -187,6 +189,15 @@ TEST(WrongFileTest, NamesAndNumbers) {
        "2:21: workers[0].count: {index} goes past the last device, cuda:63"},
       {"model: {path: model}\ncoordinator: {device: 'cuda:{index}'}\n",
        "2:15: coordinator.device: {index} is for workers with a count"},
+      {"model: {path: model}\ndrafts: [{name: d, model: model, device: 'cuda:{index}'}]\n",
+       "2:34: drafts[0].device: {index} is for workers with a count"},
+      {"model: {path: model}\nnumerics: {gpu_math: fast}\n",
+       "2:12: numerics.gpu_math: is fast, but the coordinator computes on cpu; then the coordinator "
+       "and all workers need devices cuda:N"},
+      {"model: {path: model}\nnumerics: {gpu_math: fast}\ncoordinator: {device: 'cuda:0'}\n"
+       "workers: [{name: w, device: 'cuda:1'}, {name: v}]\n",
+       "2:12: numerics.gpu_math: is fast, but v computes on cpu; then the coordinator and all "
+       "workers need devices cuda:N"},
       {"model: {path: model}\ncoordinator: {port: 7000, control_port: 7000}\n",
        "2:27: coordinator.control_port: is 7000, and so is port"},
       {"model: {path: model}\ncoordinator:\n  port: 50052\n",

@@ -102,8 +102,13 @@ TEST_P(DeviceTest, EventsFollowTheWork) {
 }
 
 TEST(Device, NamesUnknownKindsAndThreadCounts) {
-  EXPECT_EQ(*Device::parse_kind("cpu_async"), DeviceKind::kCpuAsync);
-  EXPECT_THAT(std::string(Device::parse_kind("gpu").status().message()), HasSubstr("'gpu'"));
+  EXPECT_EQ(Device::parse("cpu_async")->kind, DeviceKind::kCpuAsync);
+  EXPECT_EQ(Device::parse("cuda")->kind, DeviceKind::kCuda);
+  EXPECT_EQ(Device::parse("cuda:17")->ordinal, 17);
+  for (const char* wrong : {"gpu", "cuda:", "cuda:-1", "cuda:0x1", "cuda:100", "cuda1", ""}) {
+    EXPECT_THAT(std::string(Device::parse(wrong).status().message()),
+                HasSubstr("'" + std::string(wrong) + "'"));
+  }
   EXPECT_THAT(std::string(Device::create(DeviceKind::kCpu, 0).status().message()),
               HasSubstr("threads is 0"));
 }

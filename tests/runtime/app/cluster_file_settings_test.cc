@@ -62,7 +62,7 @@ TEST_F(ClusterFileSettingsTest, EveryKeyArrives) {
   EXPECT_EQ(config.name, "story");
   EXPECT_EQ(config.max_context, 512);
   EXPECT_EQ(config.kv_dtype, "f16");
-  EXPECT_EQ(config.device, "cpu_async");
+  EXPECT_EQ(config.device.name, "cpu_async");
   EXPECT_EQ(config.threads, 3);
   EXPECT_EQ(config.kv_memory_bytes, int64_t{2} << 30);
   EXPECT_EQ(config.token_budget, 99);
@@ -114,6 +114,32 @@ TEST_F(ClusterFileSettingsTest, FaultsEndWithTwo) {
   ParsedCommandLine neither = parse({});
   EXPECT_EQ(runtime::check(&neither.config).message(),
             "--model is missing: the folder of a model, or --cluster");
+}
+
+// A GPU by file, by flag, and what does not fit together.
+TEST_F(ClusterFileSettingsTest, DevicesAndTheirMaths) {
+  std::ofstream(file_) << "model: {path: m}\nnumerics: {gpu_math: fast}\n"
+                          "coordinator: {device: 'cuda:3'}\n";
+  CoordinatorConfig config = parse({"--cluster", file_}).config;
+  EXPECT_EQ(runtime::describe(config.device), "cuda:3, fast maths");
+  ASSERT_TRUE(runtime::check(&config).ok()) << runtime::check(&config);
+  EXPECT_EQ(config.kv_memory_bytes, 0);  // of what the GPU has left, once it is open
+  config = parse({"--cluster", file_, "--device", "cuda:1", "--gpu-math", "identical",
+                  "--cuda-module", "elsewhere.so"})
+               .config;
+  EXPECT_EQ(runtime::describe(config.device), "cuda:1, identical maths");
+  EXPECT_EQ(config.device.cuda_module, "elsewhere.so");
+  const auto fault = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"--model", folder_.path() + "m"});
+    CoordinatorConfig wrong = parse(arguments).config;
+    return std::string(runtime::check(&wrong).message());
+  };
+  EXPECT_EQ(fault({"--device", "gpu"}),
+            "--device: device 'gpu' is none of cpu, cpu_async, cuda, cuda:N");
+  EXPECT_EQ(fault({"--device", "cuda", "--gpu-math", "quick"}),
+            "--gpu-math: 'quick' is neither identical nor fast");
+  EXPECT_EQ(fault({"--gpu-math", "fast"}), "--gpu-math fast: the device is cpu, no GPU");
+  EXPECT_EQ(fault({"--cuda-module", "x.so"}), "--cuda-module: the device is cpu, no GPU");
 }
 
 }  // namespace

@@ -1,0 +1,131 @@
+// The forward pass on an emulated GPU: the CPU's logits bit by bit, and no logits from a GPU that
+// failed.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "kernels/core/status.h"
+#include "kernels/cuda/device_cuda.h"
+#include "runtime/model/load_model.h"
+#include "tests/cuda_emulation/runtime/control.h"
+#include "tests/support/test_env.h"
+
+namespace brigade::runtime {
+namespace {
+
+using Progress = StepModel::Progress;
+
+constexpr int kRows = 9;
+
+struct Loaded {
+  Loaded(absl::StatusOr<std::unique_ptr<kernels::Device>> made, const std::string& golden,
+         kernels::DType kv) {
+    EXPECT_TRUE(made.ok()) << made.status();
+    device = *std::move(made);
+    LoadOptions options;
+    options.kv = {.dtype = kv, .block_size = 4, .num_blocks = 32, .poison = true};
+    options.limits = {.max_rows = 16, .max_sequences = 4, .max_blocks = 8, .max_logit_rows = 16};
+    auto loaded =
+        load_model(tests::source_dir() + "/tests/data/golden/" + golden, *device, options);
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    model = *std::move(loaded);
+  }
+  std::unique_ptr<kernels::Device> device;
+  LoadedModel model;
+};
+
+absl::StatusOr<std::unique_ptr<kernels::Device>> gpu() {
+  return kernels::cuda::create_device({.kind = kernels::DeviceKind::kCuda});
+}
+
+// Rows [first, first + count) of one sequence.
+StepBatch rows_of(int first, int count) {
+  StepBatch batch;
+  batch.sequences = 1;
+  batch.max_blocks = 8;
+  for (int b = 0; b < 8; ++b) batch.block_tables.push_back(7 - b);
+  for (int position = first; position < first + count; ++position) {
+    batch.logit_rows.push_back(batch.rows());
+    batch.tokens.push_back(position * 7 % 90);
+    batch.positions.push_back(position);
+    batch.row_sequence.push_back(0);
+    batch.slots.push_back((7 - position / 4) * 4 + position % 4);
+  }
+  return batch;
+}
+
+// `at_wait(n)` is called before the n-th wait.
+template <typename AtWait>
+absl::Status run(StepModel& pass, const StepBatch& batch, AtWait at_wait) {
+  kernels::Waker waker;
+  RETURN_IF_ERROR(pass.begin(batch, &waker));
+  const absl::Time deadline = absl::Now() + absl::Minutes(1);
+  for (int waits = 0;; ++waits) {
+    const absl::StatusOr<Progress> progress = pass.advance();
+    if (!progress.ok()) return progress.status();
+    if (*progress == Progress::kDone) return absl::OkStatus();
+    if (absl::Now() >= deadline) return absl::DeadlineExceededError("the step did not end");
+    at_wait(waits);
+    waker.wait_until(std::min(deadline, absl::Now() + absl::Milliseconds(100)));
+  }
+}
+
+// A prompt in two chunks, then one row.
+std::vector<float> logits_of(Loaded& loaded) {
+  std::vector<float> all;
+  StepModel& pass = *loaded.model.passes[0];
+  for (const auto& [first, count] : std::vector<std::pair<int, int>>{{0, 5}, {5, 3}, {8, 1}}) {
+    const StepBatch batch = rows_of(first, count);
+    const absl::Status status = run(pass, batch, [](int) {});
+    EXPECT_TRUE(status.ok()) << status;
+    for (int row = 0; row < count; ++row) {
+      const auto logits = pass.logits(row);
+      all.insert(all.end(), logits.begin(), logits.end());
+    }
+  }
+  return all;
+}
+
+TEST(ForwardPassOnCuda, GivesTheLogitsOfTheCpu) {
+  const std::pair<const char*, kernels::DType> cases[] = {
+      {"llama_gqa_tied", kernels::DType::kF32},
+      {"llama_bf16", kernels::DType::kBF16},
+      {"mixtral_odd_sizes", kernels::DType::kF16},
+      {"mixtral_sharded_bf16", kernels::DType::kBF16},
+  };
+  for (const auto& [golden, kv] : cases) {
+    SCOPED_TRACE(golden);
+    Loaded cpu(kernels::Device::create(kernels::DeviceKind::kCpu, 1), golden, kv);
+    Loaded cuda(gpu(), golden, kv);
+    const std::vector<float> expected = logits_of(cpu), actual = logits_of(cuda);
+    ASSERT_EQ(expected.size(), actual.size());
+    EXPECT_EQ(0, std::memcmp(expected.data(), actual.data(), expected.size() * sizeof(float)));
+  }
+}
+
+// Slow streams, so that the step has enqueued all its work when the kernel faults: the error can
+// only come back through the events.
+TEST(ForwardPassOnCuda, AFaultOfTheGpuIsAnErrorOfTheStep) {
+  for (const int failing_wait : {0, 1, 2}) {
+    SCOPED_TRACE(failing_wait);
+    Loaded cuda(gpu(), "mixtral_top2", kernels::DType::kF32);  // two layers: three waits
+    cuda_emulation::set_stream_delay(3000, 1);
+    bool injected = false;
+    const absl::Status status = run(*cuda.model.passes[0], rows_of(0, kRows), [&](int wait) {
+      if (wait < failing_wait || injected) return;
+      cuda_emulation::inject_fault(cudaErrorIllegalAddress);
+      injected = true;
+    });
+    cuda_emulation::set_stream_delay(0, 0);
+    EXPECT_TRUE(injected);
+    EXPECT_EQ(absl::StatusCode::kInternal, status.code()) << status;
+    cuda_emulation::reset_faults();
+  }
+}
+
+}  // namespace
+}  // namespace brigade::runtime

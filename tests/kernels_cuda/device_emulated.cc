@@ -12,8 +12,15 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> create_device_under_test() {
 }
 
 // First to last, last to first, and two that are shuffled; odd ones poison shared memory with large
-// numbers, even ones with NaN.
-std::vector<uint64_t> thread_orders() { return {0, 1, 2, test_seed() % 100000 * 2 + 5}; }
+// numbers, even ones with NaN. Under the address sanitizer, which is after bounds, one.
+std::vector<uint64_t> thread_orders() {
+  const uint64_t drawn = test_seed() % 100000 * 2 + 5;
+#if defined(__SANITIZE_ADDRESS__)
+  return {drawn};
+#else
+  return {0, 1, 2, drawn};
+#endif
+}
 
 void use_thread_order(uint64_t order) { cuda_emulation::set_schedule_seed(order); }
 

@@ -27,6 +27,7 @@ namespace {
 constexpr size_t kReserved = size_t{1} << 38;  // addresses, not memory
 constexpr size_t kPage = 4096;
 constexpr size_t kAlignment = 256;  // of cudaMalloc
+constexpr size_t kMostProtected = 128;
 constexpr unsigned char kFill = 0xFF;
 
 size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -111,6 +112,10 @@ cudaError_t DeviceMemory::allocate(int device, size_t bytes, void** out) {
   next_ += length + kPage;
   in_use_[device] += bytes;
   live_[made.data] = made;
+  if (++device_allocations_ > kMostProtected && host_access_faults_) {
+    protect_all(true);
+    host_access_faults_ = false;
+  }
   if (accesses_ == 0) protect(made, false);
   *out = made.data;
   return cudaSuccess;
@@ -131,6 +136,7 @@ cudaError_t DeviceMemory::free(void* data) {
   madvise(first_page(gone), pages_of(gone.bytes), MADV_DONTNEED);
   mprotect(first_page(gone), pages_of(gone.bytes), PROT_NONE);
   in_use_[gone.device] -= gone.bytes;
+  --device_allocations_;
   live_.erase(found);
   return cudaSuccess;
 }
@@ -228,20 +234,20 @@ void DeviceMemory::protect(const Allocation& allocation, bool accessible) const 
            accessible ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
+void DeviceMemory::protect_all(bool accessible) const {
+  for (const auto& [address, allocation] : live_) {
+    if (allocation.kind == MemoryKind::kDevice) protect(allocation, accessible);
+  }
+}
+
 void DeviceMemory::begin_access() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (accesses_++ > 0 || !host_access_faults_) return;
-  for (const auto& [address, allocation] : live_) {
-    if (allocation.kind == MemoryKind::kDevice) protect(allocation, true);
-  }
+  if (accesses_++ == 0) protect_all(true);
 }
 
 void DeviceMemory::end_access() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (--accesses_ > 0 || !host_access_faults_) return;
-  for (const auto& [address, allocation] : live_) {
-    if (allocation.kind == MemoryKind::kDevice) protect(allocation, false);
-  }
+  if (--accesses_ == 0) protect_all(false);
 }
 
 }  // namespace brigade::cuda_emulation

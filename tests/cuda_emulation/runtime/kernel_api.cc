@@ -63,9 +63,9 @@ cudaError_t check_extents(const KernelLaunch& launch) {
 // along that no kernel reads.
 bool is_host_memory(uint64_t address) {
   unsigned char resident;
-  Dl_info info;
+  dl_find_object object;
   return mincore(reinterpret_cast<void*>(address / kPage * kPage), 1, &resident) == 0 &&
-         dladdr(reinterpret_cast<void*>(address), &info) == 0;
+         _dl_find_object(reinterpret_cast<void*>(address), &object) != 0;
 }
 
 // Below, nothing is an address: two 32-bit numbers side by side make small ones, which lead into the

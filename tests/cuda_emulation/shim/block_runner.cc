@@ -43,8 +43,8 @@ BlockRunner*& current_runner() {
   return runner;
 }
 
-BlockRunner::BlockRunner(const KernelLaunch& launch, uint64_t seed)
-    : launch_(launch), seed_(seed), random_(seed) {
+BlockRunner::BlockRunner(const KernelLaunch& launch, uint64_t seed, SharedMemory& shared)
+    : launch_(launch), seed_(seed), random_(seed), shared_(shared) {
   threads_.resize(thread_count(launch.block));
   order_.resize(threads_.size());
   warps_.resize((threads_.size() + 31) / 32);

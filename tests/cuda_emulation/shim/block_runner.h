@@ -62,7 +62,7 @@ struct WarpState {
 
 class BlockRunner {
  public:
-  BlockRunner(const KernelLaunch& launch, uint64_t seed);
+  BlockRunner(const KernelLaunch& launch, uint64_t seed, SharedMemory& shared);
   std::optional<KernelFault> run();
 
   int barrier(BarrierKind kind, int predicate, Site site);
@@ -104,7 +104,7 @@ class BlockRunner {
   const KernelLaunch launch_;
   const uint64_t seed_;
   ScheduleRandom random_;
-  SharedMemory shared_;
+  SharedMemory& shared_;
 
   Fiber main_;
   Fiber* running_ = &main_;

@@ -123,7 +123,8 @@ std::string kernel_name(const void* kernel) {
 std::optional<KernelFault> run_kernel(const KernelLaunch& launch, uint64_t seed) {
   install_fault_handler();
   SignalStack signal_stack;
-  BlockRunner runner(launch, seed);
+  static thread_local SharedMemory shared;  // kept: mapping it anew costs more than a small launch
+  BlockRunner runner(launch, seed, shared);
   current_runner() = &runner;
   std::optional<KernelFault> fault = runner.run();
   current_runner() = nullptr;

@@ -216,6 +216,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = cudaDeviceProp{};
   std::snprintf(properties->name, sizeof(properties->name), "Emulated device %d (on the CPU)",
                 device);
+  properties->uuid.bytes[0] = static_cast<char>(device + 1);  // the same in every process of a host
   properties->totalGlobalMem = device_memory_bytes();
   properties->sharedMemPerBlock = kSharedBytesDefault;
   properties->sharedMemPerBlockOptin = kSharedBytesOptIn;

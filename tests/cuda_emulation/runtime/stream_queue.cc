@@ -56,6 +56,11 @@ void StreamQueue::start(std::shared_ptr<StreamQueue> self) {
 void StreamQueue::push(StreamWork work) {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [&] { return queue_.size() < kMaxQueued; });
+  if (gone_) {  // destroyed while somebody waits for all streams of the device
+    lock.unlock();
+    if (work.always) work.run();
+    return;
+  }
   queue_.push_back(std::move(work));
   changed_.notify_all();
 }
@@ -113,7 +118,10 @@ void StreamQueue::run() {
     busy_ = false;
     changed_.notify_all();
     changed_.wait(lock, [&] { return !queue_.empty() || closed_; });
-    if (queue_.empty()) return;
+    if (queue_.empty()) {
+      gone_ = true;
+      return;
+    }
     StreamWork work = std::move(queue_.front());
     queue_.pop_front();
     busy_ = true;

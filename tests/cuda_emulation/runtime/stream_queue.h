@@ -81,6 +81,7 @@ class StreamQueue {
   std::deque<StreamWork> queue_;  // guarded by mutex_, as below
   bool busy_ = false;
   bool closed_ = false;
+  bool gone_ = false;  // the thread has ended
   std::shared_ptr<EventState> marks_ = std::make_shared<EventState>();
 };
 

@@ -1,0 +1,2 @@
+# What brigade_cuda.so has of this folder where there is NCCL; also for the emulation.
+set(BRIGADE_NCCL_SOURCES nccl_address.cc nccl_entry.cc nccl_pair.cc nccl_posting.cc nccl_transport.cc)

@@ -97,10 +97,10 @@ absl::Status ClusterExchange::plan_buffers(kernels::Device& device) {
 }
 
 // The first replica that is there.
-Rank ClusterExchange::holder(int32_t expert) const {
-  for (const Rank rank : view_->placement->replicas(layer_.moe_layer, expert)) {
+Rank ClusterExchange::holder(int moe_layer, int32_t expert) const {
+  for (const Rank rank : view_->placement->replicas(moe_layer, expert)) {
     if (rank == kCoordinator) {
-      if (shard_ != nullptr && shard_->holds(layer_.moe_layer, expert)) return rank;
+      if (shard_ != nullptr && shard_->holds(moe_layer, expert)) return rank;
     } else if (view_->incarnation_of(rank) != 0) {
       return rank;
     }
@@ -134,7 +134,7 @@ absl::Status ClusterExchange::begin(kernels::Stream& stream, const LayerRows& la
     collected_ = absl::OkStatus();
   }
   plan_.build_terms({layer.experts, static_cast<size_t>(terms)}, layer.rows, [&](int32_t term) {
-    const Rank rank = rank_of_term_[term] = holder(layer.experts[term]);
+    const Rank rank = rank_of_term_[term] = holder(layer.moe_layer, layer.experts[term]);
     sent_by_[term] = view_number_;
     rank == kNotPlanned ? slots_.homeless(term) : slots_.expect(term, rank);
     return rank;
@@ -223,7 +223,7 @@ Rank ClusterExchange::replan(int32_t term, const ClusterView& before) {
       return kNotPlanned;
     }
   }
-  const Rank next = rank_of_term_[term] = holder(layer_.experts[term]);
+  const Rank next = rank_of_term_[term] = holder(layer_.moe_layer, layer_.experts[term]);
   sent_by_[term] = view_number_;
   next == kNotPlanned ? slots_.homeless(term) : slots_.expect(term, next);
   const int32_t row = term / config_.geometry.top_k;

@@ -69,6 +69,11 @@ class ClusterExchange final : public Exchange, public AnswerSink {
   kernels::DType answer_dtype() const override { return config_.geometry.wire_dtype; }
   std::span<const int32_t> parked_rows() const override { return parked_; }
   uint64_t view_version() const override { return view_number_; }
+  int32_t holder_of(int moe_layer, int32_t expert) const override {
+    const Rank rank = holder(moe_layer, expert);
+    return rank == kNotPlanned ? -1 : rank + 1;  // the coordinator is rank -1
+  }
+  uint64_t holders_version() const override { return view_number_; }
 
   // Ranks that owe an answer now, for whoever watches deadlines; one that declined what the view
   // gives it still does. Allocates.
@@ -90,7 +95,7 @@ class ClusterExchange final : public Exchange, public AnswerSink {
   bool staged() const { return !host_memory_ && !device_frames_; }
   void wake();
   absl::Status plan_buffers(kernels::Device& device);
-  Rank holder(int32_t expert) const;
+  Rank holder(int moe_layer, int32_t expert) const;
   absl::Status resend_declined();
   absl::Status replan_all(const ClusterView& before);
   Rank replan(int32_t term, const ClusterView& before);

@@ -43,6 +43,10 @@ class Exchange {
   // Whoever publishes such a change afterwards wakes the waker of the last begin(). A hint only:
   // parked rows are tried again after a while anyway.
   virtual uint64_t view_version() const { return 0; }
+  // Who computes an expert, as of the last layer that was begun: 0 the coordinator, r + 1 rank r,
+  // -1 nobody. Another holders_version() whenever that may have changed.
+  virtual int32_t holder_of(int /*moe_layer*/, int32_t /*expert*/) const { return 0; }
+  virtual uint64_t holders_version() const { return 0; }
 };
 
 }  // namespace brigade::expert_parallel

@@ -25,6 +25,10 @@ class ViewedExchange final : public expert_parallel::Exchange {
   std::span<const int32_t> parked_rows() const override { return exchange_->parked_rows(); }
   // The board's, so that a change between two steps shows.
   uint64_t view_version() const override { return board_.number(); }
+  int32_t holder_of(int moe_layer, int32_t expert) const override {
+    return exchange_->holder_of(moe_layer, expert);
+  }
+  uint64_t holders_version() const override { return exchange_->holders_version(); }
 
  private:
   absl::Status take_view();

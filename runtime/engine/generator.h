@@ -18,9 +18,9 @@ struct DraftingStatus {
   std::vector<int64_t> drafted_by_position, accepted_by_position;
   int64_t run_ahead_drafts = 0, early_drafts = 0;  // as in SequenceUsage
   int64_t passes = 0;                              // of sequences that want drafts
-  int64_t verify_steps = 0;                        // steps with drafts of any sequence
-  double wait_seconds = 0;                         // by which getting drafts held up steps
-  double step_seconds = 0;  // of steps with a sequence that wants drafts, the wait not included
+  int64_t verify_steps = 0;  // steps with drafts of any sequence, and no expert missing
+  double wait_seconds = 0;   // by which getting drafts held up steps
+  double step_seconds = 0;   // of steps with a sequence that wants drafts, the wait not included
   // Of the verify steps, summed: distinct experts a layer (mean over layers), and those of the
   // holder that reads most.
   double distinct_experts = 0, slowest_experts = 0;

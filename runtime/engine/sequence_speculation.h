@@ -20,6 +20,8 @@ struct SequenceSpeculation {
   const DepthMode mode;
   const int fixed;  // with kFixed; else the most
   bool opened = false;
+  int want = 0;                      // drafts to ask for at its next step; 0: its drafter rests
+  int asked = -1;                    // at its last one
   std::unique_ptr<Drafter> drafter;  // null: not opened yet, or nobody drafts for this sequence
   DraftList drafts;                  // of the step that is planned or in flight
   Survival survival;

@@ -6,6 +6,11 @@
 #include "runtime/engine/step_loop.h"
 
 namespace brigade::runtime {
+namespace {
+
+constexpr int kStepsBetweenLayers = 4;
+
+}  // namespace
 
 // Lengthens the decodes of a planned step by drafts. What that takes is time that the step waits
 // for drafts: nothing here waits for a drafter.
@@ -34,7 +39,8 @@ void StepLoop::plan_drafts(StepPlan* plan, absl::Time now) {
     deepest = std::max(deepest, slice.drafts);
   }
   counts_.draft_passes += static_cast<int64_t>(asks_.size());
-  counts_.verify_steps += deepest > 0;
+  counts_.resting_sequences = static_cast<int>(
+      std::count_if(asks_.begin(), asks_.end(), [](const auto& ask) { return *ask.want == 0; }));
   note_wait(*plan, deepest, clock_() - began);
 }
 
@@ -53,21 +59,33 @@ void StepLoop::ask_for_drafts(const StepSlice& slice, int index) {
   SequenceSpeculation* speculation = sequence->speculation.get();
   if (!slice.decode || speculation == nullptr) return;
   const auto& request = *static_cast<ActiveRequest*>(sequence->request);
-  if (!speculation->opened) {
-    speculation->opened = true;
-    speculation->drafter =
-        drafts_->open(request.asked, sequence->sample_index, eos_tokens_, sequence->tokens);
-  }
-  if (speculation->drafter == nullptr) return;
+  open_drafter(request, sequence);
   // The last token's KV is never needed, so that it need not be drafted.
   const int useful = request.max_positions - static_cast<int>(sequence->tokens.size());
-  speculation->drafter->draft(sequence->tokens, std::clamp(useful, 0, speculation->fixed),
-                              &speculation->drafts);
+  const int wanted = std::clamp(useful, 0, std::min(speculation->want, speculation->fixed));
+  // A drafter that rests has been told so, and costs nothing until it is asked again.
+  if (wanted > 0 || speculation->asked != 0) {
+    if (speculation->drafter != nullptr) {
+      speculation->drafter->draft(sequence->tokens, wanted, &speculation->drafts);
+    }
+    speculation->asked = wanted;
+  }
   asks_.push_back({.mode = speculation->mode,
                    .fixed = speculation->fixed,
-                   .available = speculation->drafts.size(),
-                   .survival = &speculation->survival});
+                   .available = wanted > 0 ? speculation->drafts.size() : 0,
+                   .survival = &speculation->survival,
+                   .want = &speculation->want});
   asking_.push_back(index);
+}
+
+// As soon as its drafts may be wanted, and while its prompt is still being computed if possible:
+// the drafter's own work on the prompt then falls into the same time.
+void StepLoop::open_drafter(const ActiveRequest& request, Sequence* sequence) {
+  SequenceSpeculation* speculation = sequence->speculation.get();
+  if (speculation == nullptr || speculation->opened || speculation->want == 0) return;
+  speculation->opened = true;
+  speculation->drafter =
+      drafts_->open(request.asked, sequence->sample_index, eos_tokens_, sequence->tokens);
 }
 
 // Takes verified tokens into one sequence.
@@ -180,13 +198,42 @@ void StepLoop::note_time(const Microbatch& microbatch) {
   const absl::Duration time = clock_() - microbatch.began;
   counts_.draft_step_time += time;
   if (!microbatch.model->parked_rows().empty()) return;
-  depth_control_.cost().observe_step(microbatch.plan.rows, /*experts=*/0,
+  const ExpertUse* use = microbatch.model->expert_use();
+  depth_control_.cost().observe_step(microbatch.plan.rows, use == nullptr ? 0 : use->slowest(),
                                      absl::ToDoubleSeconds(time));
+  const std::vector<StepSlice>& slices = microbatch.plan.slices;
+  if (std::any_of(slices.begin(), slices.end(), [](const auto& s) { return s.drafts > 0; })) {
+    ++counts_.verify_steps;
+    counts_.distinct_experts += use == nullptr ? 0 : use->distinct();
+    counts_.slowest_experts += use == nullptr ? 0 : use->slowest();
+  }
+  if (expert_demand_.has_value()) follow_routing();
+}
+
+// What rows are going to wake, a layer now and then: it costs rows x experts.
+void StepLoop::follow_routing() {
+  if (expert_demand_->known() && ++steps_since_routing_ < kStepsBetweenLayers) return;
+  steps_since_routing_ = 0;
+  const int layer = expert_demand_->next_layer();
+  int64_t rows = 0;
+  std::fill(layer_counts_.begin(), layer_counts_.end(), 0);
+  for (const Microbatch& microbatch : microbatches_) {
+    const ExpertUse& use = *microbatch.model->expert_use();
+    rows += use.tokens();
+    const std::vector<int64_t>& counts = use.rows()[static_cast<size_t>(layer)];
+    for (size_t expert = 0; expert < counts.size(); ++expert)
+      layer_counts_[expert] += counts[expert];
+  }
+  const std::span<const int32_t> holders = microbatches_[0].model->expert_use()->holders(layer);
+  if (expert_demand_->take_layer(layer_counts_, rows, holders)) {
+    depth_control_.cost().set_expected_experts(expert_demand_->expected());
+  }
 }
 
 // Tells the drafter what a pass has committed, with drafts or without.
 void StepLoop::tell_drafter(const Sequence& sequence) {
   if (sequence.speculation == nullptr || sequence.speculation->drafter == nullptr) return;
+  if (sequence.speculation->asked == 0) return;  // it rests
   sequence.speculation->drafter->committed(sequence.tokens);
 }
 

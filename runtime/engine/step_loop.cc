@@ -69,6 +69,20 @@ StepLoop::StepLoop(const EngineConfig& config, std::vector<std::unique_ptr<StepM
   depths_.reserve(sequences);
   draft_tokens_.reserve(kMaxDraftDepth);
   rows_.reserve(kMaxDraftDepth + 1);
+  plan_expert_demand();
+}
+
+// Only for layers with equal numbers of experts, which all families have.
+void StepLoop::plan_expert_demand() {
+  const ExpertUse* use = microbatches_[0].model->expert_use();
+  if (use == nullptr || config_.max_draft_depth == 0) return;
+  const size_t experts = use->rows()[0].size();
+  for (const std::vector<int64_t>& layer : use->rows()) {
+    if (layer.size() != experts) return;
+  }
+  layer_counts_.resize(experts);
+  expert_demand_.emplace(use->layers(), static_cast<int>(experts),
+                         microbatches_[0].model->limits().max_rows);
 }
 
 absl::Status StepLoop::warm_up() {
@@ -216,6 +230,13 @@ void StepLoop::admit(absl::Time now) {
     request->started_at = now;
     counts_.prompt_tokens += static_cast<int64_t>(request->asked.prompt.size());
     inbox_->left_queue(&request->ticket);
+    if (!request->speculates) continue;
+    for (const auto& sequence : request->owned) {
+      SequenceSpeculation& speculation = *sequence->speculation;
+      speculation.want = depth_control_.first_want(speculation.mode, speculation.fixed);
+    }
+    // Siblings have no text of their own before the prompt's end.
+    open_drafter(*request, request->owned[0].get());
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@
 #include "runtime/speculative/accept.h"
 #include "runtime/speculative/depth_control.h"
 #include "runtime/speculative/draft_source.h"
+#include "runtime/speculative/expert_demand.h"
 
 namespace brigade::runtime {
 
@@ -78,6 +80,7 @@ class StepLoop {
   void publish(absl::Time now);
   std::vector<std::vector<int64_t>> expert_rows_of_all() const;
   absl::Time next_wake(absl::Time now) const;
+  void plan_expert_demand();
   absl::Status warm_up_one(StepModel* model, int block);
   absl::Status run_to_end(StepModel* model, const StepBatch& batch, absl::Time deadline);
 
@@ -96,6 +99,7 @@ class StepLoop {
   // step_drafts.cc: drafts of a step and their verification.
   class Committing;
   void plan_drafts(StepPlan* plan, absl::Time now);
+  void open_drafter(const ActiveRequest& request, Sequence* sequence);
   void ask_for_drafts(const StepSlice& slice, int index);
   bool commit_rows(ActiveRequest* request, Sequence* sequence, const VerifyInput& input,
                    absl::Time now, Verdict* verdict);
@@ -104,6 +108,7 @@ class StepLoop {
   void note_verdict(const StepSlice& slice, const Verdict& verdict);
   void note_wait(const StepPlan& plan, int deepest, absl::Duration wait);
   void note_time(const Microbatch& microbatch);
+  void follow_routing();
   static void tell_drafter(const Sequence& sequence);
 
   const EngineConfig config_;
@@ -121,6 +126,9 @@ class StepLoop {
   DraftSource* const drafts_;
   const StepClock clock_;
   DepthControl depth_control_;
+  std::optional<ExpertDemand> expert_demand_;  // none: a dense model
+  std::vector<int64_t> layer_counts_;          // scratch, by expert
+  int steps_since_routing_ = 0;
   int speculating_ = 0;                       // requests
   std::vector<DepthAsk> asks_;                // scratch
   std::vector<int> asking_;                   // scratch: slices of the asks

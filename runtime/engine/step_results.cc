@@ -179,6 +179,7 @@ void StepLoop::forget_done() {
     }
     scheduler_.leave(request);
     speculating_ -= request->speculates;
+    if (speculating_ == 0) counts_.resting_sequences = 0;
     inbox_->left_queue(&request->ticket);
     inbox_->ended(request->ticket);
     std::swap(active_[i], active_.back());

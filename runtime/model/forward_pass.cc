@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<ForwardPass>> ForwardPass::create(
     std::unique_ptr<expert_parallel::Exchange> exchange, const StepLimits& limits) {
   std::unique_ptr<ForwardPass> pass(
       new ForwardPass(spec, weights, kv, std::move(exchange), limits));
-  CHECK(pass->expert_rows_.empty() || pass->exchange_ != nullptr);
+  CHECK(pass->use_.layers() == 0 || pass->exchange_ != nullptr);
   ASSIGN_OR_RETURN(pass->stream_, device.create_stream());
   ASSIGN_OR_RETURN(pass->buffers_, StepBuffers::plan(device, spec, limits));
   return pass;
@@ -40,7 +40,7 @@ ForwardPass::ForwardPass(const ModelSpec& spec, const DeviceWeights& weights, co
       first_parked_(static_cast<size_t>(std::max(limits.max_sequences, 0)), limits.max_rows) {
   parked_rows_.reserve(static_cast<size_t>(std::max(limits.max_rows, 0)));
   for (const LayerSpec& layer : spec.layers) {
-    if (layer.moe) expert_rows_.emplace_back(layer.moe->rule.num_experts, 0);
+    if (layer.moe) use_.add_layer(layer.moe->rule.num_experts);
   }
 }
 
@@ -276,6 +276,8 @@ absl::Status ForwardPass::check_experts() {
 // Of a step that has ended: rows that were parked count when they are computed again.
 void ForwardPass::count_experts() {
   if (parked_rows_.size() == static_cast<size_t>(rows_)) return;
+  follow_holders();
+  use_.begin_step();
   for (int layer = 0; layer < spec_.num_layers(); ++layer) {
     if (!spec_.layers[layer].moe) continue;
     const int moe_layer = weights_.layers[layer].moe_layer,
@@ -283,7 +285,18 @@ void ForwardPass::count_experts() {
     const int32_t* experts = chosen_experts(moe_layer);
     for (int row = 0; row < rows_; ++row, experts += top_k) {
       if (row >= first_parked_[batch_->row_sequence[row]]) continue;
-      for (int k = 0; k < top_k; ++k) ++expert_rows_[moe_layer][experts[k]];
+      for (int k = 0; k < top_k; ++k) use_.count(moe_layer, experts[k]);
+    }
+  }
+  use_.end_step(rows_ - static_cast<int>(parked_rows_.size()));
+}
+
+void ForwardPass::follow_holders() {
+  if (exchange_ == nullptr || exchange_->holders_version() == holders_version_) return;
+  holders_version_ = exchange_->holders_version();
+  for (int layer = 0; layer < use_.layers(); ++layer) {
+    for (int expert = 0; expert < static_cast<int>(use_.holders(layer).size()); ++expert) {
+      use_.set_holder(layer, expert, exchange_->holder_of(layer, expert));
     }
   }
 }

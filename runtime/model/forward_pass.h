@@ -40,7 +40,8 @@ class ForwardPass : public StepModel {
     return stage_ == Stage::kExperts ? exchanges_ : 0;
   }
   absl::Status copy_block(int from, int to) override;
-  std::vector<std::vector<int64_t>> expert_rows() const override { return expert_rows_; }
+  std::vector<std::vector<int64_t>> expert_rows() const override { return use_.rows(); }
+  const ExpertUse* expert_use() const override { return use_.layers() == 0 ? nullptr : &use_; }
 
  private:
   enum class Stage { kIdle, kLayer, kRouted, kExperts, kOutput, kFinishing };
@@ -61,6 +62,7 @@ class ForwardPass : public StepModel {
   absl::Status finish_without_output();
   absl::Status finish();
   void count_experts();
+  void follow_holders();
   absl::Status rms_norm(const kernels::Buffer& weight, const kernels::Buffer& x,
                         const kernels::Buffer& out, int rows);
   void next_layer();
@@ -74,7 +76,8 @@ class ForwardPass : public StepModel {
   const std::unique_ptr<expert_parallel::Exchange> exchange_;  // ends before the stream it uses
   StepBuffers buffers_;
   std::vector<kernels::ExpertGroup> dense_groups_;  // [layer]; read by the stream while a step runs
-  std::vector<std::vector<int64_t>> expert_rows_;   // [moe layer][expert]
+  ExpertUse use_;
+  uint64_t holders_version_ = 0;  // of use_'s holders
 
   uint64_t exchanges_ = 0;  // begun since start
 

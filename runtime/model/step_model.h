@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/core/waker.h"
+#include "runtime/model/expert_use.h"
 
 namespace brigade::runtime {
 
@@ -60,12 +61,16 @@ class StepModel {
   virtual std::span<const int32_t> parked_rows() const { return {}; }
   // Another number whenever parked rows may succeed now; the waker of the last begin is woken.
   virtual uint64_t cluster_version() const { return 0; }
-  // After kWaiting: the number of the exchange that it waits for, counted from 1; 0: something else.
+  // After kWaiting: the number of the exchange that it waits for, counted from 1; 0: something
+  // else.
   virtual uint64_t exchange_under_way() const { return 0; }
   // Copies a whole KV block (all layers), for sequences that part after a shared partial block.
   virtual absl::Status copy_block(int from, int to) = 0;
   // Rows per expert since start, without those of parked rows: [moe layer][expert].
   virtual std::vector<std::vector<int64_t>> expert_rows() const = 0;
+  // Which experts those rows chose, as of the last step; for whoever reads it every step. Null: a
+  // dense model, or nobody counts.
+  virtual const ExpertUse* expert_use() const { return nullptr; }
 };
 
 }  // namespace brigade::runtime

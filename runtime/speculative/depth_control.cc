@@ -1,6 +1,7 @@
 #include "runtime/speculative/depth_control.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/core/check.h"
 
@@ -8,10 +9,13 @@ namespace brigade::runtime {
 namespace {
 
 constexpr double kGroupMemory = 2000;
-constexpr int kPlainSteps = 8;  // then one step at each level
+constexpr int kLookSteps = 16, kMostLookWait = 64;
+constexpr int kFirstRest = 64, kLongestRest = 512;
+constexpr double kSurprise = 2;  // standard deviations
+constexpr double kNear = 0.95;   // of the best rate
 constexpr int64_t kStepsBetweenProbes = 8;
 constexpr double kLeastProbeShare = 0.02;  // of a step: no probe is taken to be free
-constexpr double kMostBudgetSteps = 20;
+constexpr double kFirstBudgetSteps = 10, kMostBudgetSteps = 20;
 
 }  // namespace
 
@@ -25,6 +29,12 @@ DepthControl::DepthControl(const DepthOptions& options)
 
 void DepthControl::record(Survival* sequence, int tested, int accepted) {
   if (tested == 0) return;
+  for (int i = 0; look_.open && i < std::min(tested, accepted + 1); ++i) {
+    const double chance = sequence->conditional(i, &group_);
+    look_.expected += chance;
+    look_.variance += chance * (1 - chance);
+    look_.accepted += i < accepted;
+  }
   sequence->record(tested, accepted);
   group_.record(tested, accepted);
 }
@@ -36,14 +46,14 @@ void DepthControl::choose(std::span<const DepthAsk> asks, int other_rows, int sp
   spare_rows_ = std::max(spare_rows, 0);
   std::fill(depths.begin(), depths.end(), 0);
   take_fixed(asks, depths);
-  list_candidates(asks);
-  const bool sweeping = !candidates_.empty() && sweep_ < kPlainSteps + options_.max_depth;
+  choose_wants(asks);
+  list_candidates(asks, /*all_there=*/false);
+  const bool sweeping = !candidates_.empty() && this->sweeping();
   Choice choice = best_at(0);
   if (sweeping) {
     plan_level(asks, std::max(0, ++sweep_ - kPlainSteps), depths);
   } else if (!candidates_.empty()) {
-    choice = choose_level();
-    level_ = choice.level;
+    choice = best_at(level_);
   }
   apply(choice, depths);
   decision_ = {.level = choice.level,
@@ -56,6 +66,77 @@ void DepthControl::choose(std::span<const DepthAsk> asks, int other_rows, int sp
   for (size_t i = 0; i < asks.size(); ++i) {
     if (asks[i].mode == DepthMode::kAuto) asks[i].survival->fade(depths[i]);
   }
+  if (!this->sweeping()) follow_looks(asks);
+}
+
+int DepthControl::first_want(DepthMode mode, int fixed) const {
+  if (mode != DepthMode::kAuto) return mode == DepthMode::kFixed ? fixed : 0;
+  return sweeping() || look_.open ? options_.max_depth : recent_want_;
+}
+
+// What the best choice would take if every draft were there, and one more for the next depth's
+// probes. So a drafter rests while its drafts do not pay, and is asked as soon as they would.
+void DepthControl::choose_wants(std::span<const DepthAsk> asks) {
+  const bool all = sweeping() || look_.open;
+  // While all rest, looking at it now and then will do.
+  if (!all && recent_want_ == 0 && base_rows_ == rested_rows_ && ++rested_ % 4 != 0) return;
+  rested_rows_ = base_rows_;
+  list_candidates(asks, /*all_there=*/true);
+  const bool any = !candidates_.empty();
+  Choice choice;
+  if (any && !sweeping()) {
+    choice = choose_level();
+    level_ = choice.level;
+    find_other(choice);
+  }
+  for (const DepthAsk& ask : asks) {
+    if (ask.want == nullptr) continue;
+    *ask.want = ask.mode == DepthMode::kFixed ? ask.fixed : 0;
+    if (all && ask.mode == DepthMode::kAuto) *ask.want = options_.max_depth;
+  }
+  if (any) recent_want_ = all ? options_.max_depth : 0;
+  if (all) return;
+  int left = choice.count;
+  for (const Candidate& candidate : candidates_) {
+    if (left == 0) return;
+    if (candidate.position >= choice.level) continue;
+    --left;
+    const int want = std::min(candidate.position + 2, options_.max_depth);
+    if (asks[static_cast<size_t>(candidate.ask)].want == nullptr) continue;
+    *asks[static_cast<size_t>(candidate.ask)].want = want;
+    recent_want_ = std::max(recent_want_, want);
+  }
+}
+
+void DepthControl::find_other(const Choice& choice) {
+  double best = 0;
+  for (int level = 0; level <= options_.max_depth; ++level) {
+    if (level == level_) continue;
+    const double rate = whole_level(level).rate();
+    if (rate <= best) continue;
+    best = rate;
+    other_level_ = level;
+  }
+  other_near_ = best > kNear * choice.rate();
+}
+
+// A look ends after some steps with drafts, or when none come. While drafts do not pay and are no
+// better than believed, looks get rarer.
+void DepthControl::follow_looks(std::span<const DepthAsk> asks) {
+  const bool automatic = std::any_of(
+      asks.begin(), asks.end(), [](const DepthAsk& ask) { return ask.mode == DepthMode::kAuto; });
+  if (!automatic) return;
+  if (!look_.open) {
+    look_.rest = std::clamp(look_.rest, kFirstRest, kLongestRest);
+    if (level_ > 0) look_.rest = kFirstRest;
+    if (++look_.steps >= look_.rest) look_ = {.open = true, .rest = look_.rest};
+    return;
+  }
+  look_.steps += !candidates_.empty();
+  if (look_.steps < kLookSteps && ++look_.waited < kMostLookWait) return;
+  const bool better = look_.accepted > look_.expected + kSurprise * std::sqrt(look_.variance) + 0.5;
+  const bool rests = level_ == 0 && !better && !other_near_;
+  look_ = {.rest = rests ? 2 * look_.rest : kFirstRest};
 }
 
 void DepthControl::take_fixed(std::span<const DepthAsk> asks, std::span<int> depths) {
@@ -77,14 +158,16 @@ void DepthControl::take_fixed(std::span<const DepthAsk> asks, std::span<int> dep
 }
 
 // A draft counts as often as all up to it survive; so those of one sequence come in order.
-void DepthControl::list_candidates(std::span<const DepthAsk> asks) {
+void DepthControl::list_candidates(std::span<const DepthAsk> asks, bool all_there) {
   candidates_.clear();
   for (size_t i = 0; i < asks.size(); ++i) {
     if (asks[i].mode != DepthMode::kAuto) continue;
-    double alive = 1;
-    for (int position = 0; position < std::min(asks[i].available, options_.max_depth); ++position) {
+    double alive = 1, hope = 1;
+    const int there = all_there ? options_.max_depth : most(asks[i]);
+    for (int position = 0; position < there; ++position) {
       alive *= asks[i].survival->conditional(position, &group_);
-      candidates_.push_back({alive, static_cast<int>(i), position});
+      hope *= all_there ? asks[i].survival->hopeful(position, group_) : 0;
+      candidates_.push_back({alive, hope, static_cast<int>(i), position});
     }
   }
   std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
@@ -105,12 +188,12 @@ double DepthControl::seconds(int draft_rows, int depth) const {
 DepthControl::Choice DepthControl::best_at(int level) const {
   Choice best{.level = 0, .count = 0, .tokens = base_tokens_, .seconds = seconds(0, 0)};
   Choice tried = best;
-  tried.level = level;
   for (const Candidate& candidate : candidates_) {
     if (candidate.position >= level) continue;
     if (++tried.count > spare_rows_ - fixed_rows_) break;
+    tried.level = std::max(tried.level, candidate.position + 1);
     tried.tokens += candidate.gain;
-    tried.seconds = seconds(tried.count, level);
+    tried.seconds = seconds(tried.count, tried.level);
     if (tried.rate() > best.rate()) best = tried;
   }
   return best;
@@ -124,6 +207,19 @@ DepthControl::Choice DepthControl::choose_level() {
     if (choice.rate() > best.rate()) best = choice;
   }
   return best.rate() > current.rate() * (1 + options_.hysteresis) ? best : current;
+}
+
+// Every draft above the level, worth it or not, with what may be hoped for.
+DepthControl::Choice DepthControl::whole_level(int level) const {
+  Choice whole{.level = level, .count = 0, .tokens = base_tokens_, .seconds = 0};
+  for (const Candidate& candidate : candidates_) {
+    if (candidate.position >= level) continue;
+    if (whole.count == spare_rows_ - fixed_rows_) break;
+    ++whole.count;
+    whole.tokens += candidate.hope;
+  }
+  whole.seconds = seconds(whole.count, level);
+  return whole;
 }
 
 void DepthControl::apply(const Choice& choice, std::span<int> depths) const {
@@ -144,6 +240,7 @@ int DepthControl::most(const DepthAsk& ask) const {
 void DepthControl::maybe_probe(std::span<const DepthAsk> asks, const Choice& choice,
                                std::span<int> depths) {
   for (Probes* probes : {&next_, &far_}) {
+    if (steps_ == 0) probes->budget = kFirstBudgetSteps * choice.seconds;
     probes->budget = std::min(probes->budget + options_.probe_share / 2 * choice.seconds,
                               kMostBudgetSteps * choice.seconds);
   }
@@ -152,10 +249,10 @@ void DepthControl::maybe_probe(std::span<const DepthAsk> asks, const Choice& cho
   // Whichever has waited longer goes first.
   const bool far_first = far_.last < next_.last;
   for (Probes* probes : {far_first ? &far_ : &next_, far_first ? &next_ : &far_}) {
-    if (steps_ - probes->last < kStepsBetweenProbes) continue;
+    if (steps_ - probes->last < (look_.open ? 2 : kStepsBetweenProbes)) continue;
     planned_.assign(depths.begin(), depths.end());
     const bool planned = probes == &next_ ? plan_cheaper_next(asks, choice, depths)
-                                          : plan_far(asks, choice, planned_);
+                                          : plan_far(asks, depths, planned_);
     if (!planned) {
       ++probes->turn;  // nothing to find out this way now
       continue;
@@ -222,14 +319,13 @@ bool DepthControl::plan_cheaper_next(std::span<const DepthAsk> asks, const Choic
   return plan_next(asks, choice, /*all=*/true, planned_);
 }
 
-// Another level for all: plain and each depth in turn.
-bool DepthControl::plan_far(std::span<const DepthAsk> asks, const Choice& choice,
+// Another level for all: in turn the best of the others, as far as is known, and each of them.
+bool DepthControl::plan_far(std::span<const DepthAsk> asks, std::span<const int> chosen,
                             std::span<int> depths) const {
   const auto levels = static_cast<uint32_t>(options_.max_depth) + 1;
-  const auto level = static_cast<int>(far_.turn % levels);
-  if (level == choice.level) return false;
+  const auto level = far_.turn % 2 == 0 ? other_level_ : static_cast<int>(far_.turn / 2 % levels);
   plan_level(asks, level, depths);
-  return true;
+  return !std::equal(depths.begin(), depths.end(), chosen.begin());
 }
 
 void DepthControl::plan_level(std::span<const DepthAsk> asks, int level,

@@ -30,6 +30,8 @@ struct DepthAsk {
   int fixed = 0;                 // with kFixed
   int available = 0;             // drafts there are; known before any is looked at
   Survival* survival = nullptr;  // the sequence's own
+  // Replaced by how many drafts are worth having for the step after this one; 0: its drafter rests.
+  int* want = nullptr;
 };
 
 // What the last choice was made of, for metrics.
@@ -51,6 +53,9 @@ class DepthControl {
   void choose(std::span<const DepthAsk> asks, int other_rows, int spare_rows,
               std::span<int> depths);
 
+  // The same for a sequence that has just come.
+  int first_want(DepthMode mode, int fixed) const;
+
   // A pass tested `tested` drafts of one sequence.
   void record(Survival* sequence, int tested, int accepted);
   StepCost& cost() { return cost_; }
@@ -59,8 +64,11 @@ class DepthControl {
   const DepthDecision& decision() const { return decision_; }
 
  private:
+  static constexpr int kPlainSteps = 8;  // then one step at each level
+
   struct Candidate {
     double gain = 0;  // probability that this draft is committed
+    double hope = 0;  // the same, as high as it may turn out
     int ask = 0;
     int position = 0;
   };
@@ -71,17 +79,23 @@ class DepthControl {
     double rate() const { return seconds > 0 ? tokens / seconds : 0; }
   };
   void take_fixed(std::span<const DepthAsk> asks, std::span<int> depths);
-  void list_candidates(std::span<const DepthAsk> asks);
+  void list_candidates(std::span<const DepthAsk> asks, bool all_there);
+  bool sweeping() const { return sweep_ < kPlainSteps + options_.max_depth; }
+  void choose_wants(std::span<const DepthAsk> asks);
+  void find_other(const Choice& choice);
+  void follow_looks(std::span<const DepthAsk> asks);
   double seconds(int draft_rows, int depth) const;
   Choice best_at(int level) const;
   Choice choose_level();
+  Choice whole_level(int level) const;
   void apply(const Choice& choice, std::span<int> depths) const;
   void maybe_probe(std::span<const DepthAsk> asks, const Choice& choice, std::span<int> depths);
   bool plan_next(std::span<const DepthAsk> asks, const Choice& choice, bool all,
                  std::span<int> depths) const;
   bool plan_cheaper_next(std::span<const DepthAsk> asks, const Choice& choice,
                          std::span<const int> depths);
-  bool plan_far(std::span<const DepthAsk> asks, const Choice& choice, std::span<int> depths) const;
+  bool plan_far(std::span<const DepthAsk> asks, std::span<const int> chosen,
+                std::span<int> depths) const;
   void plan_level(std::span<const DepthAsk> asks, int level, std::span<int> depths) const;
   double price_of(std::span<const DepthAsk> asks, const Choice& choice, int* rows) const;
   int most(const DepthAsk& ask) const;
@@ -99,6 +113,19 @@ class DepthControl {
 
   int level_ = 0;
   int sweep_ = 0;  // steps of the first look at every level
+  int recent_want_ = 0, rested_ = 0, rested_rows_ = 0;
+  int other_level_ = 1;      // the best but level_, as believed
+  bool other_near_ = false;  // ... and hardly worse
+  // Between looks drafters give what the best choice takes and one more, or rest; a look asks them
+  // for all, so that probes find other depths.
+  struct Look {
+    bool open = false;
+    int steps = 0;  // of this look with drafts, or of the time between two
+    int waited = 0;
+    int rest = 0;                                     // steps to the next one
+    double expected = 0, variance = 0, accepted = 0;  // drafts of this look
+  };
+  Look look_;
   struct Probes {
     double budget = 0;  // seconds
     uint32_t turn = 0;

@@ -22,6 +22,12 @@ StepCost::StepCost(int max_rows)
   CHECK(max_rows > 0);
 }
 
+void StepCost::set_expected_experts(std::span<const double> by_rows) {
+  CHECK(by_rows.size() == experts_.size());
+  std::copy(by_rows.begin(), by_rows.end(), experts_.begin());
+  refit();
+}
+
 size_t StepCost::index(int rows) const {
   return std::min(static_cast<size_t>(std::max(rows, 1)), measured_.size() - 1);
 }

@@ -19,6 +19,8 @@ class StepCost {
   // [worker][expert]: share of rows that choose the expert, averaged over layers. Empty: a dense
   // model.
   void set_routing(std::span<const std::vector<double>> workers);
+  // The same as numbers: by rows, distinct experts per layer of the slowest worker.
+  void set_expected_experts(std::span<const double> by_rows);
   // Distinct experts per layer that `rows` independent rows make the slowest worker read.
   double expected_experts(int rows) const { return experts_[index(rows)]; }
 

@@ -1,13 +1,17 @@
 #include "runtime/speculative/survival.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace brigade::runtime {
 namespace {
 
 // Weight, in tested drafts, of what is believed without counts.
 constexpr double kPriorWeight = 8;
+constexpr double kFirstGuessWeight = 2;
 constexpr double kFirstGuess = 0.7;
+constexpr double kChance = 3;  // variances
+constexpr double kHope = 1.5;  // standard deviations
 constexpr double kUntestedKeep = 1 - 1.0 / 400;
 
 }  // namespace
@@ -39,7 +43,22 @@ double Survival::conditional(int position, const Survival* wider) const {
   } else if (position > 0) {
     prior = conditional(position - 1, nullptr);
   }
-  return (accepted_[at] + kPriorWeight * prior) / (tested_[at] + kPriorWeight);
+  if (wider == nullptr) {
+    return (accepted_[at] + kFirstGuessWeight * prior) / (tested_[at] + kFirstGuessWeight);
+  }
+  const double own = (accepted_[at] + kPriorWeight * prior) / (tested_[at] + kPriorWeight);
+  // Shrunk towards the group as far as chance explains the difference (James and Stein 1961).
+  const double miss = own - prior;
+  const double variance = prior * (1 - prior) / (tested_[at] + kPriorWeight);
+  if (miss * miss <= kChance * variance) return prior;
+  return prior + miss * (1 - kChance * variance / (miss * miss));
+}
+
+double Survival::hopeful(int position, const Survival& wider) const {
+  const auto at = static_cast<size_t>(std::min(position, kMaxDraftDepth - 1));
+  const double chance = conditional(position, &wider);
+  const double tests = tested_[at] + wider.tested_[at] + kFirstGuessWeight;
+  return std::min(1.0, chance + kHope * std::sqrt(chance * (1 - chance) / tests));
 }
 
 }  // namespace brigade::runtime

@@ -23,6 +23,8 @@ class Survival {
   // Probability that draft `position` (from 0) is accepted when those before it were. `wider` may
   // be null.
   double conditional(int position, const Survival* wider) const;
+  // The same, as high as few counts leave open.
+  double hopeful(int position, const Survival& wider) const;
 
  private:
   double keep_;

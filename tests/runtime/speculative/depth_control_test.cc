@@ -11,6 +11,7 @@
 
 #include "gtest/gtest.h"
 #include "runtime/speculative/depth_control.h"
+#include "runtime/speculative/expert_demand.h"
 #include "tests/support/allocation_counter.h"
 #include "tests/support/test_env.h"
 
@@ -72,8 +73,13 @@ class Simulation {
   Simulation(int streams, uint64_t seed) : random_(seed), control_({}), sequences_(streams) {
     asks_.resize(static_cast<size_t>(streams));
     depths_.resize(static_cast<size_t>(streams));
+    wants_.assign(asks_.size(), 8);
     for (size_t i = 0; i < asks_.size(); ++i) {
-      asks_[i] = {.mode = DepthMode::kAuto, .fixed = 0, .available = 8, .survival = &sequences_[i]};
+      asks_[i] = {.mode = DepthMode::kAuto,
+                  .fixed = 0,
+                  .available = 8,
+                  .survival = &sequences_[i],
+                  .want = &wants_[i]};
     }
   }
   // Acceptance of sequence i.
@@ -83,6 +89,12 @@ class Simulation {
   std::function<double(int depth)> wait_ms = [](int) { return 0.0; };
 
   void step() {
+    // What was asked for last time is there now.
+    for (size_t i = 0; i < asks_.size(); ++i) {
+      asks_[i].available = wants_[i];
+      asked_ += wants_[i];
+      resting_ += wants_[i] == 0;
+    }
     control_.choose(asks_, 0, 256 - static_cast<int>(asks_.size()), depths_);
     int rows = 0, deepest = 0;
     for (size_t i = 0; i < asks_.size(); ++i) {
@@ -104,8 +116,12 @@ class Simulation {
   }
   void run(int steps) {
     tokens_ = seconds_ = 0;
+    asked_ = resting_ = 0;
     for (int i = 0; i < steps; ++i) step();
   }
+  // Since run() began: drafts asked for, and sequences' steps without any.
+  int64_t asked() const { return asked_; }
+  int64_t resting() const { return resting_; }
   double rate() const { return tokens_ / seconds_; }
   DepthControl& control() { return control_; }
   std::vector<DepthAsk>& asks() { return asks_; }
@@ -118,7 +134,8 @@ class Simulation {
   DepthControl control_;
   std::vector<Survival> sequences_;
   std::vector<DepthAsk> asks_;
-  std::vector<int> depths_;
+  std::vector<int> depths_, wants_;
+  int64_t asked_ = 0, resting_ = 0;
   double tokens_ = 0, seconds_ = 0;
 };
 
@@ -232,6 +249,48 @@ TEST(StepCost, PredictsFromDistinctExperts) {
   }
 }
 
+// Two holders, two layers: what rows of the last while chose says what n rows will wake; the busier
+// holder counts; what was chosen long ago and where experts lived before does not.
+TEST(ExpertDemand, FollowsRoutingAndHolders) {
+  constexpr int kExperts = 16, kRows = 12;
+  runtime::ExpertDemand demand(2, kExperts, kRows);
+  EXPECT_FALSE(demand.known());
+  std::vector<int32_t> holders(kExperts);
+  for (int e = 0; e < kExperts; ++e) holders[static_cast<size_t>(e)] = e < 8 ? 0 : 3;
+  std::vector<int64_t> counts(kExperts);
+  int64_t rows = 0;
+  // Every row chooses two: each of the first holder's alike (layer 0 and 1 the same).
+  const auto route = [&](int first, int last, int64_t how_many) {
+    rows += how_many;
+    for (int e = first; e < last; ++e) {
+      counts[static_cast<size_t>(e)] += 2 * how_many / (last - first);
+    }
+    EXPECT_FALSE(demand.take_layer(counts, rows, holders));
+    EXPECT_TRUE(demand.take_layer(counts, rows, holders));
+  };
+  const auto awake = [](int experts, double share, int n) {
+    return experts * (1 - std::pow(1 - share, n));
+  };
+  route(0, 8, 800);
+  EXPECT_TRUE(demand.known());
+  for (int n = 1; n <= kRows; ++n) {
+    EXPECT_NEAR(demand.expected()[static_cast<size_t>(n)], awake(8, 0.25, n), 1e-9) << n;
+  }
+  // Now all 16 alike; the old choices fade.
+  for (int i = 0; i < 40; ++i) route(0, 16, 1600);
+  EXPECT_NEAR(demand.expected()[4], awake(8, 0.125, 4), 0.02);
+  // One holder for all, then nobody for half of them.
+  std::fill(holders.begin(), holders.end(), 1);
+  route(0, 16, 16);
+  EXPECT_NEAR(demand.expected()[4], awake(16, 0.125, 4), 0.04);
+  std::fill(holders.begin(), holders.begin() + 8, -1);
+  route(0, 16, 16);
+  EXPECT_NEAR(demand.expected()[4], awake(8, 0.125, 4), 0.02);
+  const uint64_t before = allocations().count;
+  for (int i = 0; i < 10; ++i) route(0, 16, 16);
+  EXPECT_EQ(allocations().count, before);
+}
+
 TEST(StepCost, OneSlowStepIsNotBelievedSeveralAre) {
   runtime::StepCost cost(8);
   for (int i = 0; i < 5; ++i) cost.observe_step(1, 0, 0.010);
@@ -278,6 +337,8 @@ TEST(DepthControl, OffCostsLessThanTwoPercent) {
     simulation.run(3000);
     EXPECT_EQ(simulation.control().decision().level, 0);
     EXPECT_GE(simulation.rate(), 0.98 * 32 / 0.064);
+    // The drafters rest, looks aside.
+    EXPECT_GE(simulation.resting(), 0.9 * 32 * 3000) << "acceptance " << acceptance;
   }
 }
 

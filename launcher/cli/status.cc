@@ -11,6 +11,7 @@
 #include "google/protobuf/util/json_util.h"
 #include "kernels/core/status.h"
 #include "launcher/cli/cluster_table.h"
+#include "launcher/cli/drafting_table.h"
 #include "launcher/cli/verb.h"
 #include "launcher/exit_codes.h"
 #include "launcher/interrupt.h"
@@ -97,6 +98,7 @@ void print_table(const v1::GetStatusResponse& status) {
   row("ready", status.ready() ? "yes" : "no: " + status.reason());
   row("uptime", absl::StrFormat("%.0f s", status.uptime_seconds()));
   if (!status.has_loading()) print_load(status.load());
+  std::fputs(drafting_table(status.drafting(), status.load()).c_str(), stdout);
   if (status.has_cluster()) std::fputs(cluster_table(status.cluster()).c_str(), stdout);
   print_experts(status);
 }

@@ -1,5 +1,6 @@
 #include "launcher/supervisor/launch_plan.h"
 
+#include <algorithm>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -136,6 +137,19 @@ class Planner {
 };
 
 }  // namespace
+
+std::string workers_of(const LaunchPlan& plan) {
+  const auto count = [&plan](Role role) {
+    return std::count_if(plan.processes.begin(), plan.processes.end(),
+                         [role](const PlannedProcess& process) { return process.role == role; });
+  };
+  const auto workers = count(Role::kWorker), drafts = count(Role::kDraft);
+  std::string text = absl::StrCat(workers, workers == 1 ? " worker" : " workers");
+  if (drafts > 0) {
+    absl::StrAppend(&text, ", ", drafts, drafts == 1 ? " draft worker" : " draft workers");
+  }
+  return text;
+}
 
 const char* to_string(Role role) {
   switch (role) {

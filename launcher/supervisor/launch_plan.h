@@ -36,7 +36,7 @@ struct PlannedProcess {
   std::vector<std::string> argv;  // the program and its flags, before any remote shell
   // Names in the state folder; empty: none is written.
   std::string port_file, control_port_file;
-  absl::Duration grace;            // from the request to stop until it is killed
+  absl::Duration grace;  // from the request to stop until it is killed
 };
 
 struct LaunchPlan {
@@ -62,6 +62,9 @@ struct PlanInputs {
 // `file` as its loader returns it: checked, defaults filled in. INVALID_ARGUMENT names the key of a
 // combination that cannot be launched.
 absl::StatusOr<LaunchPlan> make_launch_plan(const v1::ClusterFile& file, const PlanInputs& inputs);
+
+// Beside the coordinator: "2 workers, 1 draft worker".
+std::string workers_of(const LaunchPlan& plan);
 
 // The command line that starts a process of the plan from here, remote shell included. With
 // `ports_known` the plan's ports go along, so that a coordinator that starts again is found by its

@@ -91,10 +91,9 @@ class Session : public SupervisorObserver {
     progress_.show(supervisor_.report());
     progress_.finish();
     const LaunchPlan& plan = supervisor_.plan();
-    const size_t workers = plan.processes.size() - 1;
-    const std::string up = absl::StrFormat("%s is up in %.1f s: API %s, %d worker%s", plan.cluster,
+    const std::string up = absl::StrFormat("%s is up in %.1f s: API %s, %s", plan.cluster,
                                            absl::ToDoubleSeconds(absl::Now() - begin_),
-                                           plan.api.text(), workers, workers == 1 ? "" : "s");
+                                           plan.api.text(), workers_of(plan));
     log_.write(up, absl::Now());
     std::printf("%s\n", up.c_str());
     if (options_.stream_logs) {

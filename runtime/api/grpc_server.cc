@@ -66,7 +66,10 @@ class GenerationService final : public RawGeneration {
     if (status.ok()) {
       v1::GetStatusResponse answer =
           status_to_proto(*services_.state, rates_.rates(), services_.open_calls->size());
-      if (!may_see_cluster(*tokens_, authorization_of(*context))) answer.clear_cluster();
+      if (!may_see_cluster(*tokens_, authorization_of(*context))) {
+        answer.clear_cluster();
+        if (answer.has_drafting()) answer.mutable_drafting()->clear_draft_workers();
+      }
       *response = serialize_message(answer);
     }
     reactor->Finish(to_grpc_status(status));

@@ -99,6 +99,79 @@ void add_cluster(const ClusterStatus& status, std::vector<MetricFamily>* familie
   counter("brigade_workers_refused_total", "Workers that were not let in", status.workers_refused);
 }
 
+// By position in a pass, so at most kMaxDraftDepth series each.
+MetricFamily by_position(const char* name, const char* help, const std::vector<int64_t>& counts) {
+  MetricFamily family;
+  family.name = name;
+  family.help = help;
+  family.type = MetricType::Counter;
+  for (size_t position = 0; position < counts.size(); ++position) {
+    ClientMetric metric;
+    metric.label.push_back({"position", std::to_string(position)});
+    metric.counter.value = static_cast<double>(counts[position]);
+    family.metric.push_back(std::move(metric));
+  }
+  return family;
+}
+
+void add_drafting(const DraftingStatus& status, std::vector<MetricFamily>* families) {
+  const auto counter = [families](const char* name, const char* help, double value) {
+    families->push_back(single(name, help, MetricType::Counter, value));
+  };
+  families->push_back(by_position("brigade_drafted_by_position_total",
+                                  "Drafts that passes verified, by position in the pass",
+                                  status.drafted_by_position));
+  families->push_back(by_position("brigade_accepted_by_position_total", "Of those: committed",
+                                  status.accepted_by_position));
+  counter("brigade_run_ahead_drafts_total",
+          "Verified drafts made by a worker that did not know the pass before",
+          static_cast<double>(status.run_ahead_drafts));
+  counter("brigade_early_drafts_total", "Of those: had arrived when that pass ended",
+          static_cast<double>(status.early_drafts));
+  counter("brigade_draft_passes_total", "Steps of a sequence that wants drafts",
+          static_cast<double>(status.passes));
+  counter("brigade_draft_wait_seconds_total", "Time by which getting drafts held up steps",
+          status.wait_seconds);
+  counter("brigade_draft_step_seconds_total", "Time of steps with a sequence that wants drafts",
+          status.step_seconds);
+  counter("brigade_verify_steps_total", "Steps with drafts",
+          static_cast<double>(status.verify_steps));
+  counter("brigade_verify_distinct_experts_total",
+          "Distinct experts a layer that those steps read, summed over the steps",
+          status.distinct_experts);
+  counter("brigade_verify_slowest_experts_total", "The same, of the holder that read most",
+          status.slowest_experts);
+  families->push_back(single("brigade_draft_resting_sequences",
+                             "Sequences of the last step whose drafts do not pay",
+                             MetricType::Gauge, status.resting_sequences));
+}
+
+void add_draft_workers(const DraftWorkersStatus& status, std::vector<MetricFamily>* families) {
+  const auto counter = [families](const char* name, const char* help, int64_t value) {
+    families->push_back(single(name, help, MetricType::Counter, static_cast<double>(value)));
+  };
+  const auto serving = std::count_if(status.workers.begin(), status.workers.end(),
+                                     [](const auto& worker) { return worker.serving; });
+  int open = 0;
+  for (const DraftLinkStatus& worker : status.workers) open += worker.open_sequences;
+  const auto gauge = [families](const char* name, const char* help, double value) {
+    families->push_back(single(name, help, MetricType::Gauge, value));
+  };
+  gauge("brigade_draft_workers", "Draft workers in use", static_cast<double>(serving));
+  gauge("brigade_draft_sequences", "Sequences that draft workers draft for", open);
+  const RemoteDraftsCounters& counters = status.counters;
+  counter("brigade_draft_opened_total", "Sequences opened at draft workers", counters.opened);
+  counter("brigade_draft_reopened_total", "... once more", counters.reopened);
+  counter("brigade_draft_chunks_total", "Chunks of drafts that arrived", counters.chunks);
+  counter("brigade_draft_stale_chunks_total", "Of those: old, or after another text",
+          counters.stale);
+  counter("brigade_draft_dropped_tokens_total", "Drafts in those", counters.dropped);
+  counter("brigade_draft_quarantined_total", "Sequences shut out for a chunk that is wrong",
+          counters.bad);
+  counter("brigade_draft_nacks_total", "Refusals of draft workers", counters.refused);
+  counter("brigade_draft_lost_total", "Sequences whose draft worker went", counters.lost);
+}
+
 // Reads the generator at each scrape, so that nothing has to be kept in step.
 class GeneratorCollector final : public prometheus::Collectable {
  public:
@@ -151,6 +224,8 @@ class GeneratorCollector final : public prometheus::Collectable {
     counter("brigade_verify_passes_total", "Steps of a sequence with drafts", s.verify_passes);
     counter("brigade_drafted_tokens_total", "Drafts that steps verified", s.drafted_tokens);
     counter("brigade_accepted_drafts_total", "Drafts that were committed", s.accepted_drafts);
+    add_drafting(s.drafting, &families);
+    if (const auto drafts = state_->drafts()) add_draft_workers(*drafts, &families);
     counter("brigade_parkings_total", "Times a sequence left a step for want of an expert",
             s.parkings);
     counter("brigade_expert_rows_total", "Rows routed to experts: tokens times k, per layer summed",

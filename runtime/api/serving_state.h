@@ -14,6 +14,7 @@
 #include "runtime/api/served_model.h"
 #include "runtime/cluster/cluster_status.h"
 #include "runtime/engine/generator.h"
+#include "runtime/speculative/draft_status.h"
 
 namespace brigade::runtime {
 
@@ -37,6 +38,8 @@ class ServingState {
   void set_generator(std::shared_ptr<Generator> generator);
   // Before any door opens. Called from any thread at any time, until the last door is shut.
   void set_cluster(std::function<ClusterStatus()> status) { cluster_ = std::move(status); }
+  // The same for draft workers.
+  void set_drafts(std::function<DraftWorkersStatus()> status) { drafts_ = std::move(status); }
   // No new calls; the generator drains too.
   void start_drain();
 
@@ -51,6 +54,11 @@ class ServingState {
     return cluster_ ? std::optional(cluster_()) : std::nullopt;
   }
 
+  // Nothing where draft workers are not taken.
+  std::optional<DraftWorkersStatus> drafts() const {
+    return drafts_ ? std::optional(drafts_()) : std::nullopt;
+  }
+
   struct Serving {
     std::shared_ptr<const ServedModel> model;
     std::shared_ptr<Generator> generator;
@@ -61,6 +69,7 @@ class ServingState {
  private:
   const absl::Time started_at_;
   std::function<ClusterStatus()> cluster_;
+  std::function<DraftWorkersStatus()> drafts_;
   mutable std::mutex mutex_;
   Progress progress_;
   std::shared_ptr<const ServedModel> model_;

@@ -73,6 +73,40 @@ void fill_drafting(const DraftingStatus& status, v1::Drafting* drafting) {
   drafting->set_resting_sequences(status.resting_sequences);
 }
 
+void fill_draft_worker(const DraftLinkStatus& status, v1::DraftWorker* worker) {
+  worker->set_worker_id(safe_text(status.worker_id));
+  worker->set_state(status.state);
+  worker->set_stream(status.stream);
+  worker->set_open_sequences(status.open_sequences);
+  worker->set_max_sequences(status.max_sequences);
+  worker->set_round_trip_seconds(absl::ToDoubleSeconds(status.round_trip));
+  worker->set_steps(status.steps);
+  worker->set_rows(status.rows);
+  worker->set_drafted(status.drafted);
+  worker->set_chunks(status.chunks);
+  worker->set_nacks(status.nacks);
+  worker->set_bad_messages(status.bad_messages);
+}
+
+void fill_draft_workers(const DraftWorkersStatus& status, v1::DraftWorkers* workers) {
+  for (const DraftLinkStatus& worker : status.workers) {
+    fill_draft_worker(worker, workers->add_workers());
+  }
+  const RemoteDraftsCounters& counters = status.counters;
+  workers->set_sequences_opened(counters.opened);
+  workers->set_sequences_reopened(counters.reopened);
+  workers->set_last_epoch(counters.last_epoch);
+  workers->set_chunks(counters.chunks);
+  workers->set_stale_chunks(counters.stale);
+  workers->set_tokens_taken(counters.taken);
+  workers->set_tokens_dropped(counters.dropped);
+  workers->set_tokens_matched(counters.matched);
+  workers->set_quarantined(counters.bad);
+  workers->set_nacks(counters.refused);
+  workers->set_lost(counters.lost);
+  workers->set_last_fault(safe_text(counters.last_fault));
+}
+
 void fill_worker(const WorkerStatus& status, v1::Worker* worker) {
   worker->set_rank(status.rank);
   worker->set_worker_id(safe_text(status.worker_id));
@@ -138,6 +172,9 @@ v1::GetStatusResponse status_to_proto(const ServingState& state, const RateMeter
     const GeneratorStatus status = generator->status();
     fill_load(status, load);
     fill_drafting(status.drafting, message.mutable_drafting());
+    if (const auto drafts = state.drafts()) {
+      fill_draft_workers(*drafts, message.mutable_drafting()->mutable_draft_workers());
+    }
     for (const std::vector<int64_t>& layer : status.expert_rows) {
       message.add_expert_rows()->mutable_rows()->Add(layer.begin(), layer.end());
     }

@@ -103,6 +103,9 @@ int run_coordinator(const CoordinatorConfig& config, ShutdownSignals& signals) {
   if (config.cluster.workers > 0) {
     state.set_cluster([host = host->get()] { return *host->cluster_status(); });
   }
+  if ((*host)->draft_status().has_value()) {
+    state.set_drafts([host = host->get()] { return *host->draft_status(); });
+  }
   Metrics metrics(&state);
   std::unique_ptr<GrpcServer> server;
   if (const absl::Status opened = open_doors(config, state, metrics, &server); !opened.ok()) {

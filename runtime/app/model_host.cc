@@ -13,6 +13,7 @@
 #include "runtime/app/cluster_service.h"
 #include "runtime/app/draft_port.h"
 #include "runtime/app/dtype_flag.h"
+#include "runtime/app/logit_rows.h"
 #include "runtime/engine/engine.h"
 #include "runtime/model/load_model.h"
 #include "runtime/speculative/draft_worker_source.h"
@@ -155,7 +156,10 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::open(const CoordinatorConf
   options.limits = {.max_rows = config.token_budget,
                     .max_sequences = config.engine.max_running_sequences,
                     .max_blocks = max_blocks,
-                    .max_logit_rows = config.engine.max_running_sequences};
+                    .max_logit_rows =
+                        logit_rows(config.engine.max_running_sequences,
+                                   config.engine.max_draft_depth, config.token_budget,
+                                   opened.spec.vocab)};
   options.max_context = parts->max_context;
   ASSIGN_OR_RETURN(parts->tokenizer, load_tokenizer(config.model, opened.spec.vocab));
   parts->served = describe_model(config, opened.spec, parts->max_context, parts->tokenizer.get());
@@ -224,6 +228,12 @@ std::shared_ptr<Generator> ModelHost::generator() const {
 std::optional<ClusterStatus> ModelHost::cluster_status() const {
   if (parts_->cluster == nullptr) return std::nullopt;
   return parts_->cluster->status();
+}
+
+std::optional<DraftWorkersStatus> ModelHost::draft_status() const {
+  if (parts_->drafts == nullptr) return std::nullopt;
+  return DraftWorkersStatus{.workers = parts_->drafts->links().status(),
+                            .counters = parts_->drafts->links().counters()};
 }
 
 void ModelHost::dismiss_workers() {

@@ -33,6 +33,8 @@ class ModelHost {
 
   // Without workers: nothing. Any thread.
   std::optional<ClusterStatus> cluster_status() const;
+  // Nothing where draft workers are not taken. Any thread.
+  std::optional<DraftWorkersStatus> draft_status() const;
   // Lets the workers go, at any time; what is under way gets no further.
   void dismiss_workers();
 

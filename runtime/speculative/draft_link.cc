@@ -76,6 +76,7 @@ absl::Status DraftLink::on(const VocabularyPart& part, absl::Time) {
 }
 
 absl::Status DraftLink::on(ChunkMessages message, absl::Time) {
+  chunks_ += static_cast<int64_t>(message.chunks.size());
   for (ChunkMessage& chunk : message.chunks) {
     waiting_tokens_ += chunk.tokens.size() + chunk.law_tokens.size() + 1;
     arrivals_.chunks.push_back(std::move(chunk));
@@ -86,6 +87,7 @@ absl::Status DraftLink::on(ChunkMessages message, absl::Time) {
 
 absl::Status DraftLink::on(DraftNack nack, absl::Time) {
   ++waiting_tokens_;
+  ++nacks_;
   arrivals_.nacks.push_back(std::move(nack));
   arrived_ = true;
   return absl::OkStatus();
@@ -201,11 +203,23 @@ void DraftLink::count_bad_message() {
 
 DraftLinkStatus DraftLink::status() const {
   std::lock_guard lock(mutex_);
+  const State state = state_;
   return {.worker_id = worker_id_,
-          .serving = state_ == State::kServing,
+          .stream = id_,
+          .state = state == State::kServing     ? "serving"
+                   : state == State::kComparing ? "comparing"
+                   : state == State::kGreeting  ? "greeting"
+                                                : "ended",
+          .serving = state == State::kServing,
           .open_sequences = open_sequences_,
-          .last_pong = pong_,
-          .round_trip = round_trip_};
+          .max_sequences = max_sequences_,
+          .round_trip = round_trip_,
+          .steps = pong_.steps,
+          .rows = pong_.rows,
+          .drafted = pong_.drafted,
+          .chunks = chunks_,
+          .nacks = nacks_,
+          .bad_messages = bad_messages_};
 }
 
 }  // namespace brigade::runtime

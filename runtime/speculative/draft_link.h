@@ -19,6 +19,7 @@
 #include "kernels/core/waker.h"
 #include "runtime/speculative/command_queue.h"
 #include "runtime/speculative/draft_messages.h"
+#include "runtime/speculative/draft_status.h"
 #include "runtime/speculative/vocabulary.h"
 
 namespace brigade::runtime {
@@ -38,14 +39,6 @@ struct DraftLinkOptions {
 struct DraftArrivals {
   std::vector<ChunkMessage> chunks;
   std::vector<DraftNack> nacks;
-};
-
-struct DraftLinkStatus {
-  std::string worker_id;
-  bool serving = false;
-  int open_sequences = 0;
-  DraftPong last_pong;
-  absl::Duration round_trip;  // of the last ping
 };
 
 class DraftLink {
@@ -113,6 +106,7 @@ class DraftLink {
   absl::Time heard_at_, pinged_at_, ping_due_ = absl::InfiniteFuture();
   int64_t pings_ = 0;
   DraftPong pong_;
+  int64_t chunks_ = 0, nacks_ = 0;
   absl::Duration round_trip_;
 };
 

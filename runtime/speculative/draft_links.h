@@ -12,18 +12,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "runtime/speculative/draft_link.h"
+#include "runtime/speculative/draft_status.h"
 
 namespace brigade::runtime {
-
-struct RemoteDraftsCounters {
-  int64_t opened = 0, reopened = 0;  // sequences at workers
-  int64_t taken = 0, dropped = 0;    // tokens; dropped: late, or after another text
-  int64_t matched = 0;               // tokens that were committed as drafted
-  int64_t offered = 0;               // drafts given to passes
-  int64_t ahead = 0;  // of those, made before the verdict of the pass before was known
-  int64_t bad = 0, refused = 0, lost = 0;
-  std::string last_fault;  // a sentence
-};
 
 class DraftLinks {
  public:

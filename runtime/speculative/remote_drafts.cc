@@ -80,12 +80,20 @@ void RemoteDrafts::collect(absl::Time now) {
 }
 
 void RemoteDrafts::take(const ChunkMessage& chunk, DraftLink& link) {
+  ++counters_.chunks;
   const auto found = drafters_.find(chunk.sequence);
-  if (found == drafters_.end()) return;  // it has ended; the worker will hear of it
+  // One of a sequence that has ended: the worker will hear of it.
+  if (found == drafters_.end() || found->second->link_.get() != &link) {
+    ++counters_.stale;
+    return;
+  }
   RemoteDrafter& drafter = *found->second;
-  if (drafter.link_.get() != &link) return;
   absl::Status why;
-  if (drafter.tail_.take(chunk.view(), &why) != ChunkFate::kBad) return;
+  const ChunkFate fate = drafter.tail_.take(chunk.view(), &why);
+  if (fate != ChunkFate::kBad) {
+    counters_.stale += fate != ChunkFate::kTaken;
+    return;
+  }
   ++counters_.bad;
   counters_.last_fault = std::string(why.message());
   link.count_bad_message();
@@ -155,12 +163,14 @@ RemoteDrafter::~RemoteDrafter() {
   }
   add(tail_.counters(), &owner_.counters_);
   owner_.drafters_.erase(id_);
+  if (owner_.drafters_.empty()) owner_.links_.publish(owner_.counters());
 }
 
 int RemoteDrafter::credit() const {
   if (wanted_ == 0) return 0;
-  return std::min({wanted_ + owner_.options_.window, owner_.options_.limits.max_run_ahead,
-                   DraftBounds::kMaxWanted});
+  // Where few are wanted most are refused, and what was made beyond them is wasted.
+  return std::min({wanted_ + std::min(owner_.options_.window, 2 * wanted_),
+                   owner_.options_.limits.max_run_ahead, DraftBounds::kMaxWanted});
 }
 
 void RemoteDrafter::draft(std::span<const int32_t> text, int wanted, DraftList* drafts) {
@@ -202,6 +212,7 @@ void RemoteDrafter::attach(std::span<const int32_t> text) {
   RemoteDrafts::Worker* worker = owner_.pick(length);
   if (worker == nullptr) return;
   ++(tail_.epoch() == 0 ? owner_.counters_.opened : owner_.counters_.reopened);
+  owner_.counters_.last_epoch = static_cast<int64_t>(owner_.next_epoch_);
   tail_.reopen(owner_.next_epoch_++);
   link_ = worker->link;
   link_->set_open_sequences(++worker->open);

@@ -20,8 +20,8 @@ namespace brigade::runtime {
 
 struct RemoteDraftsOptions {
   DraftTailLimits limits;  // of every tail; max_positions of the target's context
-  int window = 8;          // drafts wanted beyond the next pass's depth: the run-ahead
-  int first_depth = 4;     // until the first pass says how much it wants
+  int window = 8;  // drafts wanted beyond the next pass's depth: the run-ahead; at most twice that
+  int first_depth = 4;  // until the first pass says how much it wants
   absl::Duration retry_first = absl::Milliseconds(100), retry_longest = absl::Seconds(5);
   int max_shut_outs = 3;  // then a sequence gets no drafts any more
 };

@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launcher/cli/drafting_table.h"
 
 namespace brigade::launcher {
 namespace {
@@ -45,6 +46,38 @@ TEST(ClusterTable, BeforeTheStartThereIsNothingToPlace) {
   const std::string text = cluster_table(cluster);
   EXPECT_THAT(text, HasSubstr("experts not handed out yet"));
   EXPECT_THAT(text, Not(HasSubstr("where experts live")));
+}
+
+TEST(DraftingTable, ShowsAcceptanceDepthWaitAndWorkers) {
+  v1::Load load;
+  v1::Drafting drafting;
+  EXPECT_EQ(drafting_table(drafting, load), "");
+  load.set_verify_passes(20);
+  load.set_drafted_tokens(30);
+  load.set_accepted_drafts(21);
+  drafting.set_passes(60);
+  drafting.add_drafted_by_position(20);
+  drafting.add_drafted_by_position(10);
+  drafting.add_accepted_by_position(16);
+  drafting.add_accepted_by_position(5);
+  drafting.set_run_ahead_drafts(25);
+  drafting.set_draft_wait_seconds(1);
+  drafting.set_step_seconds(99);
+  drafting.set_verify_steps(10);
+  drafting.set_distinct_experts(63);
+  drafting.set_slowest_experts(35);
+  v1::DraftWorkers* workers = drafting.mutable_draft_workers();
+  workers->set_quarantined(2);
+  v1::DraftWorker* worker = workers->add_workers();
+  worker->set_worker_id("d0");
+  worker->set_state("serving");
+  const std::string text = drafting_table(drafting, load);
+  EXPECT_THAT(text, HasSubstr("30 drafts in 20 passes of 60, 21 accepted, 25 run-ahead"));
+  EXPECT_THAT(text, HasSubstr("accepted at position 1: 80 %, 2: 50 %\n"));
+  EXPECT_THAT(text, HasSubstr("mean depth 0.50, wait for drafts 1.00 % of step time\n"));
+  EXPECT_THAT(text, HasSubstr("a step with drafts: 6.3, the busiest holder's 3.5\n"));
+  EXPECT_THAT(text, HasSubstr("2 quarantined"));
+  EXPECT_THAT(text, HasSubstr("d0               serving"));
 }
 
 }  // namespace

@@ -94,6 +94,7 @@ TEST(LaunchPlan, ADraftWorkerNeedsTheControlPort) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   ASSERT_EQ(plan->processes.size(), 2u);
   EXPECT_EQ(plan->processes[0].control_port_file, "coordinator.control_port");
+  EXPECT_EQ(workers_of(*plan), "0 workers, 1 draft worker");
   const PlannedProcess& draft = plan->processes[1];
   EXPECT_EQ(draft.role, Role::kDraft);
   EXPECT_THAT(draft.argv, ElementsAre("/bin/brigade-draft-worker", "--cluster", "/c/cluster.yaml",

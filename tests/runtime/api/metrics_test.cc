@@ -95,6 +95,37 @@ TEST(MetricsTest, CountersGaugesAndBalance) {
   EXPECT_THAT(text, Not(HasSubstr("expert=")));
 }
 
+TEST(MetricsTest, SpeculationAndDraftWorkers) {
+  runtime::ServingState state;
+  runtime::Metrics metrics(&state);
+  GeneratorStatus status = busy();
+  status.drafting = {.drafted_by_position = {20, 10},
+                     .accepted_by_position = {16, 5},
+                     .run_ahead_drafts = 25,
+                     .wait_seconds = 0.5};
+  state.set_model(std::make_shared<runtime::ServedModel>());
+  state.set_generator(std::make_shared<FixedGenerator>(status));
+  EXPECT_THAT(metrics.text(), Not(HasSubstr("brigade_draft_workers")));
+  state.set_drafts([] {
+    runtime::DraftWorkersStatus drafts;
+    drafts.workers.push_back({.worker_id = "d0", .serving = true, .open_sequences = 3});
+    drafts.workers.push_back({.worker_id = "d1"});
+    drafts.counters = {.chunks = 9, .stale = 2, .bad = 1, .refused = 4};
+    return drafts;
+  });
+  const std::string text = metrics.text();
+  EXPECT_THAT(text, HasSubstr("brigade_drafted_by_position_total{position=\"1\"} 10"));
+  EXPECT_THAT(text, HasSubstr("brigade_accepted_by_position_total{position=\"0\"} 16"));
+  EXPECT_THAT(text, HasSubstr("brigade_run_ahead_drafts_total 25"));
+  EXPECT_THAT(text, HasSubstr("brigade_draft_wait_seconds_total 0.5"));
+  EXPECT_THAT(text, HasSubstr("brigade_draft_workers 1"));
+  EXPECT_THAT(text, HasSubstr("brigade_draft_sequences 3"));
+  EXPECT_THAT(text, HasSubstr("brigade_draft_chunks_total 9"));
+  EXPECT_THAT(text, HasSubstr("brigade_draft_stale_chunks_total 2"));
+  EXPECT_THAT(text, HasSubstr("brigade_draft_quarantined_total 1"));
+  EXPECT_THAT(text, HasSubstr("brigade_draft_nacks_total 4"));
+}
+
 TEST(MetricsTest, ServedOnAPortOfItsOwn) {
   runtime::ServingState state;
   runtime::Metrics metrics(&state);

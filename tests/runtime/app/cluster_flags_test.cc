@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/app/logit_rows.h"
 
 namespace brigade::runtime {
 namespace {
@@ -32,6 +33,17 @@ TEST(ClusterFlags, NamesTheFlagThatIsWrong) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << sentence;
     EXPECT_THAT(std::string(status.message()), HasSubstr(sentence));
   }
+}
+
+// A full batch keeps rows for drafts; a large vocabulary gets what its memory allows, a sequence
+// always its own.
+TEST(LogitRows, LeaveRoomForDraftsOfAFullBatch) {
+  EXPECT_EQ(logit_rows(16, 8, 256, 32000), 144);
+  EXPECT_EQ(logit_rows(64, 8, 256, 32000), 256);
+  EXPECT_EQ(logit_rows(64, 8, 256, 151936), 220);
+  EXPECT_EQ(logit_rows(64, 8, 48, 32000), 64);
+  EXPECT_EQ(logit_rows(64, 0, 256, 32000), 64);
+  EXPECT_EQ(logit_rows(512, 8, 256, 151936), 512);
 }
 
 }  // namespace

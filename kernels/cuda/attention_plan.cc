@@ -8,8 +8,10 @@ namespace brigade::kernels::cuda {
 namespace {
 
 // From so many blocks on, the largest GPUs (132 to 148 multiprocessors) are busy without dividing
-// the segments of a tile.
+// the segments of a tile. Small blocks wait for memory most of the time, and their sequences differ
+// in length: it takes more of them.
 constexpr int64_t kEnoughBlocks = 512;
+constexpr int64_t kEnoughSmallBlocks = 2048;
 // Blocks to make when segments are divided: several waves, so that unequal lengths even out.
 constexpr int64_t kSplitBlocks = 2048;
 // Shared memory of a tile of keys or values; leaves room for three or more blocks a multiprocessor.
@@ -95,7 +97,8 @@ AttentionPlan plan_attention(const PagedAttentionArgs& args) {
       static_cast<int>(std::min<int64_t>(kMaxPartialSlots, left / slot_bytes(args.heads, padded)));
   const int64_t blocks = most_blocks(args, plan), segments = longest_segments(args);
   plan.split = 1;
-  if (plan.slots > 0 && segments > 1 && blocks < kEnoughBlocks) {
+  const int64_t enough = plan.queries > 8 ? kEnoughBlocks : kEnoughSmallBlocks;
+  if (plan.slots > 0 && segments > 1 && blocks < enough) {
     plan.split = static_cast<int>(std::min(segments, ceil_div(kSplitBlocks, blocks)));
   }
   return plan;

@@ -144,6 +144,14 @@ TEST_F(AttentionParity, EveryDtypeAndHeadSize) {
   }
 }
 
+TEST_F(AttentionParity, VeryLargeHeads) {
+  for (const int head_dim : {576, 1024}) {
+    const AttentionShape shape{
+        .heads = 2, .kv_heads = 1, .head_dim = head_dim, .dtype = DType::kBF16};
+    expect_parity(mixed_case(shape, 2, seed_), {2}, 0);
+  }
+}
+
 TEST_F(AttentionParity, EveryOrderOfThreads) {
   for (const DType dtype : kDtypes) {
     const AttentionShape shape{.heads = 6, .kv_heads = 2, .head_dim = 48, .dtype = dtype};

@@ -40,7 +40,7 @@ MAY_INCLUDE = {
                        "runtime/stream", "runtime/request", "runtime/tokenizer", "runtime/speculative"],
     "runtime/api": ["kernels/core", "runtime/engine/generator.h", "runtime/stream", "runtime/request",
                     "runtime/sampling", "runtime/tokenizer", "runtime/model/model_spec.h",
-                    "runtime/cluster/cluster_status.h", "proto",
+                    "runtime/cluster/cluster_status.h", "runtime/speculative/draft_status.h", "proto",
                     "brigade"],
     "runtime/worker": ["kernels", "expert_parallel", "runtime/model", "runtime/sampling",
                        "runtime/files", "runtime/device", "cluster_file", "proto", "brigade"],

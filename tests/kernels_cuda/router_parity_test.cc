@@ -125,9 +125,9 @@ TEST_F(RouterParity, GroupTerms) {
   }
 }
 
-// The check is worth something only if it sees what it is for: an element that differs by one unit
-// of the last place, and one that was not written.
-TEST_F(RouterParity, TheCheckSeesOneBitAndOneMissingElement) {
+// The check is worth something only if it sees what it is for: gates that differ a little, and a row
+// that was not written.
+TEST_F(RouterParity, TheCheckSeesSmallDifferencesAndMissingRows) {
   const RouterRule rule{.num_experts = 16, .top_k = 4};
   const auto logits = random_logits(5, 16);
   std::vector<float> nudged = logits;

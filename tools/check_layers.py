@@ -31,7 +31,7 @@ MAY_INCLUDE = {
                             "runtime/request", "runtime/tokenizer", "proto", "brigade"],
     # A draft worker runs a model of its own: of the scheduler's room it needs only the accounts of KV blocks.
     "runtime/draft_worker": ["kernels", "runtime/model", "runtime/sampling", "runtime/request", "runtime/speculative",
-                             "runtime/scheduler/kv_blocks.h", "runtime/tokenizer", "runtime/worker/dial.h",
+                             "runtime/scheduler/kv_blocks.h", "runtime/tokenizer", "runtime/joining",
                              "runtime/device", "cluster_file", "proto", "brigade"],
     # The control port is a door like the API's: one set of rules for addresses, TLS and tokens.
     "runtime/cluster": ["kernels/core", "expert_parallel", "proto", "brigade", "runtime/files",
@@ -42,7 +42,8 @@ MAY_INCLUDE = {
                     "runtime/sampling", "runtime/tokenizer", "runtime/model/model_spec.h",
                     "runtime/cluster/cluster_status.h", "runtime/speculative/draft_status.h", "proto",
                     "brigade"],
-    "runtime/worker": ["kernels", "expert_parallel", "runtime/model", "runtime/sampling",
+    "runtime/joining": ["kernels/core", "cluster_file"],
+    "runtime/worker": ["kernels", "expert_parallel", "runtime/joining", "runtime/model", "runtime/sampling",
                        "runtime/files", "runtime/device", "cluster_file", "proto", "brigade"],
     "runtime/app": ["kernels", "expert_parallel", "runtime", "cluster_file", "proto", "brigade"],
     "cluster_file": ["kernels/core", "proto", "brigade"],

@@ -7,32 +7,6 @@
 #include "kernels/core/build_version.h"
 
 namespace brigade::runtime::draft_worker {
-namespace {
-
-constexpr absl::Duration kRepeatNote = absl::Seconds(30);
-
-std::string text_of(const absl::Status& status) {
-  const std::string message(status.message());
-  return message.empty() ? absl::StatusCodeToString(status.code()) : message;
-}
-
-// Another try cannot help: vocabulary, version, token, or no coordinator's port at all. Too many
-// draft workers may become fewer.
-bool is_refusal(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kUnauthenticated:
-    case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kUnimplemented:
-      return true;
-    default:
-      return false;
-  }
-}
-
-}  // namespace
-
 DraftSession::DraftSession(SessionConfig config) : config_(std::move(config)) {}
 
 Actions DraftSession::start(absl::Time now) {
@@ -51,10 +25,7 @@ void DraftSession::dial(absl::Time now, Actions* actions) {
 }
 
 void DraftSession::note(const std::string& text, absl::Time now, Actions* actions) {
-  if (text == last_note_ && now - last_noted_ < kRepeatNote) return;
-  last_note_ = text;
-  last_noted_ = now;
-  actions->push_back(Note{text});
+  if (notes_.worth_saying(text, now)) actions->push_back(Note{text});
 }
 
 void DraftSession::end(int code, const std::string& reason, Actions* actions) {
@@ -75,11 +46,8 @@ void DraftSession::lose(const std::string& why, bool hang_up, absl::Time now, Ac
                              "; dialling again")
               : absl::StrCat("no coordinator at ", config_.coordinator, " yet: ", why),
        now, actions);
-  // Exponential with jitter in [1/2, 1).
-  const absl::Duration full =
-      std::min(config_.longest_delay,
-               config_.first_delay * static_cast<double>(1 << std::min(failures_++, 20)));
-  dial_at_ = now + full * (0.5 + 0.5 * static_cast<double>(config_.random() >> 11) * 0x1p-53);
+  dial_at_ =
+      now + redial_delay(failures_++, config_.first_delay, config_.longest_delay, config_.random());
 }
 
 Actions DraftSession::on_message(uint64_t attempt, DraftCoordinatorSays message, absl::Time now) {
@@ -106,7 +74,7 @@ void DraftSession::on(CoordinatorHello message, absl::Time now, Actions* actions
   lost_after_ = absl::Milliseconds(message.lost_after_ms);
   answer_by_ = absl::InfiniteFuture();
   alone_since_ = absl::InfiniteFuture();
-  last_note_.clear();
+  notes_.forget();
   note(absl::StrCat("drafting for the coordinator at ", config_.coordinator), now, actions);
 }
 
@@ -126,6 +94,7 @@ void DraftSession::on(DraftPing message, absl::Time, Actions* actions) {
 Actions DraftSession::on_stream_ended(uint64_t attempt, const absl::Status& why, absl::Time now) {
   Actions actions;
   if (attempt != attempt_ || !has_stream()) return actions;
+  // Too many draft workers may become fewer; vocabulary, version and token stay what they are.
   if (state_ == State::kGreeting && is_refusal(why.code())) {
     state_ = State::kBackingOff;  // there is no stream to end
     end(kExitRefused,

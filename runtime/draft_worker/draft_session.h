@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "runtime/joining/redial.h"
 #include "runtime/speculative/draft_messages.h"
 
 namespace brigade::runtime::draft_worker {
@@ -50,8 +51,6 @@ struct SessionConfig {
   std::function<uint64_t()> random;                   // for jitter
 };
 
-inline constexpr int kExitOk = 0, kExitLost = 1, kExitRefused = 2;
-
 class DraftSession {
  public:
   explicit DraftSession(SessionConfig config);
@@ -86,8 +85,8 @@ class DraftSession {
   uint64_t attempt_ = 0;
   int failures_ = 0;  // since it last served
   absl::Duration lost_after_ = absl::InfiniteDuration();
-  std::string last_note_, last_loss_;
-  absl::Time last_noted_ = absl::InfinitePast();
+  RepeatedNote notes_;
+  std::string last_loss_;
   absl::Time alone_since_ = absl::InfiniteFuture();
   absl::Time dial_at_ = absl::InfiniteFuture();
   absl::Time answer_by_ = absl::InfiniteFuture();

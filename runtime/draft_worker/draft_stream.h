@@ -8,8 +8,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "runtime/joining/dial.h"
 #include "runtime/speculative/draft_messages.h"
-#include "runtime/worker/dial.h"
 
 namespace brigade::runtime::draft_worker {
 
@@ -22,7 +22,7 @@ class DraftStream {
     std::function<void(const absl::Status& why)> on_ended;
   };
   // Starts to dial, and to write the hello.
-  static absl::StatusOr<std::unique_ptr<DraftStream>> dial(const worker::DialOptions& options,
+  static absl::StatusOr<std::unique_ptr<DraftStream>> dial(const DialOptions& options,
                                                            const DraftHello& hello,
                                                            Callbacks callbacks);
   // Ends the stream and waits for on_ended().
@@ -35,9 +35,9 @@ class DraftStream {
   void send(const DraftWorkerSays& message);
 
  private:
-  class Call;
-  explicit DraftStream(std::unique_ptr<Call> call);
-  std::unique_ptr<Call> call_;
+  struct Parts;
+  explicit DraftStream(std::unique_ptr<Parts> parts);
+  const std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace brigade::runtime::draft_worker

@@ -181,10 +181,10 @@ absl::Status check(DraftWorkerConfig* config) {
   if (config->dial.address.empty()) {
     return absl::InvalidArgumentError("--join HOST:PORT or --cluster FILE is needed");
   }
-  ASSIGN_OR_RETURN(const std::string host, worker::host_of(config->dial.address));
+  ASSIGN_OR_RETURN(const std::string host, host_of(config->dial.address));
   RETURN_IF_ERROR(
-      worker::check_trust(config->dial, cluster_file::is_loopback_address(host), config->insecure));
-  RETURN_IF_ERROR(worker::check_files(config->dial));
+      check_trust(config->dial, cluster_file::is_loopback_address(host), config->insecure));
+  RETURN_IF_ERROR(check_files(config->dial));
   struct stat info = {};
   if (config->model.empty()) {
     return absl::InvalidArgumentError("--model FOLDER is needed: a dense model");

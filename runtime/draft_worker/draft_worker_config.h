@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "runtime/device/device_settings.h"
-#include "runtime/worker/dial.h"
+#include "runtime/joining/dial.h"
 
 namespace brigade::runtime::draft_worker {
 
@@ -16,7 +16,7 @@ struct DraftWorkerConfig {
   std::string cluster_file;  // says all of the below for the draft `name`; flags win over it
   std::string name;          // shown in the coordinator's status; empty: host and process id
   std::string model;         // folder of a dense checkpoint with the target's vocabulary
-  worker::DialOptions dial;
+  DialOptions dial;
   bool insecure = false;  // dial another host without TLS and token
   DeviceSettings device;
   int threads = 0;  // 0: one a core

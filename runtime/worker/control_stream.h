@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/worker/control_messages.h"
-#include "runtime/worker/dial.h"
+#include "runtime/joining/dial.h"
 
 namespace brigade::runtime::worker {
 
@@ -36,9 +36,9 @@ class ControlStream {
   absl::Status send(const WorkerMessage& message);
 
  private:
-  class Call;
-  explicit ControlStream(std::unique_ptr<Call> call);
-  std::unique_ptr<Call> call_;
+  struct Parts;
+  explicit ControlStream(std::unique_ptr<Parts> parts);
+  const std::unique_ptr<Parts> parts_;
 };
 
 }  // namespace brigade::runtime::worker

@@ -8,29 +8,13 @@
 namespace brigade::runtime::worker {
 namespace {
 
-constexpr absl::Duration kRepeatNote = absl::Seconds(30);
 constexpr int kMaxRanks = 1 << 16, kMaxRows = 1 << 20;
 constexpr size_t kMaxAddressBytes = 4096;
 
-std::string text_of(const absl::Status& status) {
-  const std::string message(status.message());
-  return message.empty() ? absl::StatusCodeToString(status.code()) : message;
-}
-
-// Another try cannot help: settings, model, version, token, or no coordinator's port at all.
-bool is_refusal(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kUnauthenticated:
-    case absl::StatusCode::kPermissionDenied:
-    case absl::StatusCode::kResourceExhausted:
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kUnimplemented:
-      return true;
-    default:
-      return false;
-  }
+// A place that is taken, or a name, stays so.
+bool is_final(absl::StatusCode code) {
+  return is_refusal(code) || code == absl::StatusCode::kResourceExhausted ||
+         code == absl::StatusCode::kAlreadyExists;
 }
 
 // "" or the field that no honest coordinator sends.
@@ -78,20 +62,12 @@ void WorkerSession::dial(absl::Time now, Actions* actions) {
 }
 
 void WorkerSession::note(const std::string& text, absl::Time now, Actions* actions) {
-  if (text == last_note_ && now - last_noted_ < kRepeatNote) return;
-  last_note_ = text;
-  last_noted_ = now;
-  actions->push_back(Note{text});
+  if (notes_.worth_saying(text, now)) actions->push_back(Note{text});
 }
 
-// Exponential with jitter in [1/2, 1): workers that lost the same coordinator do not return at
-// once.
 void WorkerSession::back_off(absl::Time now) {
-  const int doublings = std::clamp(attempts_ - 1, 0, 20);
-  const absl::Duration full =
-      std::min(config_.longest_delay, config_.first_delay * double(1 << doublings));
-  const double jitter = 0.5 + 0.5 * double(config_.random() >> 11) * 0x1p-53;
-  dial_at_ = now + full * jitter;
+  dial_at_ = now + redial_delay(attempts_ - 1, config_.first_delay, config_.longest_delay,
+                                config_.random());
   state_ = State::kBackingOff;
 }
 
@@ -160,7 +136,7 @@ void WorkerSession::on(const LinkConnected&, absl::Time now, Actions* actions) {
   state_ = State::kServing;
   attempts_ = 0;
   alone_since_ = absl::InfiniteFuture();
-  last_note_.clear();
+  notes_.forget();
   note(absl::StrCat("serving the coordinator at ", config_.coordinator, " as rank ", terms_.rank),
        now, actions);
 }
@@ -186,7 +162,7 @@ Actions WorkerSession::on_stream_ended(uint64_t incarnation, const absl::Status&
                                        absl::Time now) {
   Actions actions;
   if (incarnation != incarnation_ || !has_stream()) return actions;
-  if (state_ == State::kRegistering && is_refusal(why.code())) {
+  if (state_ == State::kRegistering && is_final(why.code())) {
     state_ = State::kBackingOff;  // there is no stream to end
     end(kExitRefused,
         absl::StrCat("the coordinator at ", config_.coordinator, " refuses: ", text_of(why)),

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "runtime/joining/redial.h"
 #include "runtime/worker/control_messages.h"
 
 namespace brigade::runtime::worker {
@@ -60,8 +61,6 @@ struct SessionConfig {
   absl::Duration answer_timeout = absl::Seconds(30);  // for the answer to a registration
   std::function<uint64_t()> random;                   // for incarnations and jitter
 };
-
-inline constexpr int kExitOk = 0, kExitLost = 1, kExitRefused = 2;
 
 class WorkerSession {
  public:
@@ -114,8 +113,8 @@ class WorkerSession {
   bool first_load_ = true;  // of this registration, still to come
   int attempts_ = 0;        // since it last served
   int64_t sequence_ = 0;
-  std::string last_note_, last_loss_;
-  absl::Time last_noted_ = absl::InfinitePast();
+  RepeatedNote notes_;
+  std::string last_loss_;
   absl::Time alone_since_ = absl::InfiniteFuture();  // without a coordinator that serves
   absl::Time dial_at_ = absl::InfiniteFuture();
   absl::Time answer_by_ = absl::InfiniteFuture();

@@ -12,7 +12,7 @@ namespace grpc {
 class Channel;
 }
 
-namespace brigade::runtime::worker {
+namespace brigade::runtime {
 
 struct DialOptions {
   std::string address;            // HOST:PORT
@@ -38,4 +38,4 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> open_channel(const DialOptions& o
 // "Bearer TOKEN", or "" without a token file.
 absl::StatusOr<std::string> bearer_of(const DialOptions& options);
 
-}  // namespace brigade::runtime::worker
+}  // namespace brigade::runtime

@@ -1,4 +1,4 @@
-#include "runtime/worker/dial.h"
+#include "runtime/joining/dial.h"
 
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/core/status.h"
 
-namespace brigade::runtime::worker {
+namespace brigade::runtime {
 namespace {
 
 absl::StatusOr<std::string> read_file(const std::string& path, const char* flag) {
@@ -85,4 +85,4 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> open_channel(const DialOptions& o
   return grpc::CreateCustomChannel(options.address, credentials, arguments);
 }
 
-}  // namespace brigade::runtime::worker
+}  // namespace brigade::runtime

@@ -4,7 +4,7 @@
 #include "gtest/gtest.h"
 #include "runtime/speculative/draft_mirror.h"
 #include "runtime/speculative/draft_tail.h"
-#include "runtime/speculative/text_hash.h"
+#include "tests/runtime/speculative/tail_text.h"
 
 namespace brigade::tests {
 namespace {
@@ -17,20 +17,6 @@ using runtime::DraftMirror;
 using runtime::DraftTail;
 using runtime::LawForm;
 using Text = std::vector<int32_t>;
-
-uint64_t hash_of(const Text& text) {
-  uint64_t hash = runtime::kEmptyTextHash;
-  for (const int32_t token : text) hash = runtime::extend_text_hash(hash, token);
-  return hash;
-}
-
-Text tail_of(const DraftTail& tail) {
-  runtime::DraftList drafts(1000, 64, 8);
-  tail.read(tail.size(), &drafts);
-  Text tokens;
-  for (const auto& draft : drafts.tokens()) tokens.push_back(draft.token);
-  return tokens;
-}
 
 // A greedy sequence whose committed text is {1, 2, 3}, run-ahead 6, vocabulary 10.
 class Tail : public testing::Test {

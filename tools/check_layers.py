@@ -42,7 +42,7 @@ MAY_INCLUDE = {
                     "runtime/sampling", "runtime/tokenizer", "runtime/model/model_spec.h",
                     "runtime/cluster/cluster_status.h", "runtime/speculative/draft_status.h", "proto",
                     "brigade"],
-    "runtime/joining": ["kernels/core", "cluster_file"],
+    "runtime/joining": ["kernels/core", "runtime/device", "cluster_file", "proto", "brigade"],
     "runtime/worker": ["kernels", "expert_parallel", "runtime/joining", "runtime/model", "runtime/sampling",
                        "runtime/files", "runtime/device", "cluster_file", "proto", "brigade"],
     "runtime/app": ["kernels", "expert_parallel", "runtime", "cluster_file", "proto", "brigade"],

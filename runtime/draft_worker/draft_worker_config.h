@@ -6,26 +6,15 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
-#include "runtime/device/device_settings.h"
-#include "runtime/joining/dial.h"
+#include "runtime/joining/worker_settings.h"
 
 namespace brigade::runtime::draft_worker {
 
-struct DraftWorkerConfig {
-  std::string cluster_file;  // says all of the below for the draft `name`; flags win over it
-  std::string name;          // shown in the coordinator's status; empty: host and process id
-  std::string model;         // folder of a dense checkpoint with the target's vocabulary
-  DialOptions dial;
-  bool insecure = false;  // dial another host without TLS and token
-  DeviceSettings device;
-  int threads = 0;  // 0: one a core
+struct DraftWorkerConfig : WorkerSettings {
   int max_sequences = 32;
   int max_context = 0;     // tokens of a sequence; 0: the model's
   int token_budget = 128;  // rows of a step
   int64_t kv_memory_bytes = int64_t{256} << 20;
-  absl::Duration rejoin_timeout = absl::Minutes(10);
-  bool exit_on_stdin_eof = false;
 };
 
 struct ParsedDraftFlags {

@@ -8,27 +8,17 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "kernels/core/dtype.h"
-#include "runtime/device/device_settings.h"
-#include "runtime/worker/control_stream.h"
+#include "runtime/joining/worker_settings.h"
 
 namespace brigade::runtime::worker {
 
-struct WorkerConfig {
-  std::string cluster_file;  // says all of the below for the worker `name`; flags win over it
-  std::string name;          // the same name gets the same rank slot; empty: host and process id
-  std::string model;         // folder of the checkpoint
-  DialOptions dial;
-  bool insecure = false;         // dial another host without TLS and token
+struct WorkerConfig : WorkerSettings {
   bool trusted_network = false;  // activations may cross the network unencrypted
   std::string data_interface;    // network device of the data plane; empty: loopback, or any
-  DeviceSettings device;
-  int threads = 0;                                   // 0: one a core
-  int64_t memory_bytes = 0;                          // for packed experts; 0: no limit
+  int64_t memory_bytes = 0;      // for packed experts; 0: no limit
   std::string wire_dtype = "f32", kv_dtype = "f32";  // of the cluster; part of the numerics
-  absl::Duration rejoin_timeout = absl::Minutes(10);
   absl::Duration grace = absl::Seconds(30);
   std::string on_lost_coordinator = "wait";  // or "exit"
-  bool exit_on_stdin_eof = false;
 };
 
 struct ParsedWorkerFlags {

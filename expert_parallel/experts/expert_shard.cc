@@ -17,15 +17,13 @@ using kernels::Buffer;
 // Packs through `pack(to)` into `buffer`: in place where the host can write it, else by a copy.
 template <typename Pack>
 absl::Status fill(kernels::Device& device, kernels::Stream& stream, const Buffer& buffer,
-                  Pack&& pack, uint64_t* hash) {
+                  Pack&& pack) {
   if (device.kind() == kernels::DeviceKind::kCpu) {
     pack(buffer.data());
-    *hash = XXH3_64bits_withSeed(buffer.data(), buffer.bytes(), *hash);
     return absl::OkStatus();
   }
   std::vector<uint8_t> host(buffer.bytes());
   pack(host.data());
-  *hash = XXH3_64bits_withSeed(host.data(), host.size(), *hash);
   RETURN_IF_ERROR(stream.copy_to_device(buffer.data(), host.data(), host.size()));
   return stream.synchronize(absl::Now() + absl::Minutes(1));
 }
@@ -43,6 +41,8 @@ absl::StatusOr<std::unique_ptr<ExpertShard>> ExpertShard::create(kernels::Device
 ExpertShard::ExpertShard(kernels::Device& device, const ExpertGeometry& geometry)
     : device_(device),
       geometry_(geometry),
+      format_(kernels::weight_format(kernels::weight_dtype(geometry.format),
+                                     kernels::weight_layout(device))),
       slots_(size_t(geometry.moe_layers) * geometry.experts) {}
 
 absl::Status ExpertShard::check_index(int moe_layer, int expert) const {
@@ -66,29 +66,36 @@ absl::Status ExpertShard::check_absent(int moe_layer, int expert) const {
 }
 
 size_t ExpertShard::expert_bytes() const {
-  return 2 * kernels::packed_bytes(geometry_.format, geometry_.ffn, geometry_.hidden) +
-         kernels::packed_bytes(geometry_.format, geometry_.hidden, geometry_.ffn);
+  return 2 * kernels::packed_bytes(format_, geometry_.ffn, geometry_.hidden) +
+         kernels::packed_bytes(format_, geometry_.hidden, geometry_.ffn);
+}
+
+uint64_t ExpertShard::checksum_of(const ExpertSource& source) const {
+  const size_t bytes = size_t(geometry_.ffn) * geometry_.hidden *
+                       kernels::dtype_bytes(kernels::weight_dtype(format_));
+  auto hash = static_cast<uint64_t>(geometry_.format);
+  for (const void* matrix : {source.gate, source.up, source.down}) {
+    hash = XXH3_64bits_withSeed(matrix, bytes, hash);
+  }
+  return hash;
 }
 
 absl::StatusOr<PreparedExpert> ExpertShard::prepare(kernels::Stream& stream, int moe_layer,
                                                     int expert, const ExpertSource& source) const {
   RETURN_IF_ERROR(check_index(moe_layer, expert));
-  const kernels::WeightFormat format = geometry_.format;
   const int64_t hidden = geometry_.hidden, ffn = geometry_.ffn;
-  PreparedExpert prepared{.moe_layer = moe_layer, .expert = expert};
+  PreparedExpert prepared{
+      .moe_layer = moe_layer, .expert = expert, .checksum = checksum_of(source)};
   ASSIGN_OR_RETURN(prepared.gate_up,
-                   Buffer::allocate(device_, 2 * kernels::packed_bytes(format, ffn, hidden)));
+                   Buffer::allocate(device_, 2 * kernels::packed_bytes(format_, ffn, hidden)));
   ASSIGN_OR_RETURN(prepared.down,
-                   Buffer::allocate(device_, kernels::packed_bytes(format, hidden, ffn)));
-  prepared.checksum = static_cast<uint64_t>(format);
-  RETURN_IF_ERROR(fill(
-      device_, stream, prepared.gate_up,
-      [&](void* to) { kernels::pack_gate_up(format, source.gate, source.up, ffn, hidden, to); },
-      &prepared.checksum));
-  RETURN_IF_ERROR(fill(
-      device_, stream, prepared.down,
-      [&](void* to) { kernels::pack_matrix(format, source.down, hidden, ffn, to); },
-      &prepared.checksum));
+                   Buffer::allocate(device_, kernels::packed_bytes(format_, hidden, ffn)));
+  RETURN_IF_ERROR(fill(device_, stream, prepared.gate_up, [&](void* to) {
+    kernels::pack_gate_up(format_, source.gate, source.up, ffn, hidden, to);
+  }));
+  RETURN_IF_ERROR(fill(device_, stream, prepared.down, [&](void* to) {
+    kernels::pack_matrix(format_, source.down, hidden, ffn, to);
+  }));
   return prepared;
 }
 
@@ -99,9 +106,9 @@ absl::Status ExpertShard::insert(PreparedExpert expert) {
   const int64_t hidden = geometry_.hidden, ffn = geometry_.ffn;
   Slot& slot = slots_[size_t(expert.moe_layer) * geometry_.experts + expert.expert];
   slot.packed = std::move(expert);
-  slot.weights = {.gate_up = {slot.packed.gate_up.data(), geometry_.format,
-                              2 * kernels::padded_outputs(ffn), hidden},
-                  .down = {slot.packed.down.data(), geometry_.format, hidden, ffn},
+  slot.weights = {.gate_up = {slot.packed.gate_up.data(), format_,
+                              kernels::gate_up_outputs(format_, ffn), hidden},
+                  .down = {slot.packed.down.data(), format_, hidden, ffn},
                   .ffn = geometry_.ffn};
   slot.loaded = true;
   resident_bytes_ += slot.packed.bytes();

@@ -26,6 +26,7 @@ struct ExpertGeometry {
   int top_k = 0;
   int hidden = 0;
   int ffn = 0;
+  // Gives the weights' dtype; a shard keeps them in the layout that its device reads.
   kernels::WeightFormat format = kernels::WeightFormat::kF32Panels16;
   kernels::DType wire_dtype = kernels::DType::kF32;
 };
@@ -69,7 +70,8 @@ class ExpertShard {
   size_t resident_bytes() const { return resident_bytes_.load(std::memory_order_relaxed); }
   // Packed bytes of any one expert.
   size_t expert_bytes() const;
-  // XXH3 of the packed bytes with the format id; the same on every machine.
+  // XXH3 of the source's bytes with the id of the cluster's format; the same on every machine and
+  // for every layout in which a device keeps them.
   absl::StatusOr<uint64_t> checksum(int moe_layer, int expert) const;
 
   const ExpertGeometry& geometry() const { return geometry_; }
@@ -85,9 +87,11 @@ class ExpertShard {
   absl::Status check_index(int moe_layer, int expert) const;
   absl::Status check_absent(int moe_layer, int expert) const;
   const Slot& slot(int moe_layer, int expert) const;
+  uint64_t checksum_of(const ExpertSource& source) const;
 
   kernels::Device& device_;
   const ExpertGeometry geometry_;
+  const kernels::WeightFormat format_;
   std::vector<Slot> slots_;
   std::atomic<size_t> resident_bytes_{0};
 };

@@ -18,11 +18,9 @@ absl::StatusOr<std::unique_ptr<FastMath>> FastMath::create(Device& device, cudaS
   return math;
 }
 
-namespace {
-
-absl::Status library_matmul(StreamImpl& stream, const MatmulArgs& args) {
+absl::Status library_matmul(CudaStream& stream, const MatmulArgs& args) {
   const auto native = static_cast<cudaStream_t>(stream.native());
-  FastMath& math = *stream.fast_math();
+  FastMath& math = *static_cast<StreamImpl&>(stream).fast_math();
   const DType dtype = weight_dtype(args.weights.format);
   const int64_t stride = row_elements(args.weights.format, args.weights.k);
   BlasShape shape{.outputs = static_cast<int>(args.weights.outputs),
@@ -51,14 +49,13 @@ absl::Status library_matmul(StreamImpl& stream, const MatmulArgs& args) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
 absl::Status fast_matmul(CudaStream& stream, const MatmulArgs& args) {
   const auto native = static_cast<cudaStream_t>(stream.native());
-  if (weight_layout(args.weights.format) == WeightLayout::kPanels || args.rows < kFirstBlasCount) {
+  if (weight_layout(args.weights.format) == WeightLayout::kPanels || args.rows < kFirstBlasCount ||
+      args.weights.outputs < kLeastBlasOutputs) {
     return cuda_status(matmul(native, args), "matmul", args.rows, " rows");
   }
-  RETURN_IF_ERROR(library_matmul(static_cast<StreamImpl&>(stream), args));
+  RETURN_IF_ERROR(library_matmul(stream, args));
   if (args.bias == nullptr) return absl::OkStatus();
   return cuda_status(
       add_bias(native, args.y, args.y_stride, args.rows, args.bias, args.weights.outputs),

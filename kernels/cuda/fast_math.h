@@ -20,6 +20,9 @@ namespace brigade::kernels::cuda {
 // From this many rows of a matrix on the library takes over: below, each further 8 rows of the
 // streaming kernel read the weights again. Not yet measured on hardware.
 inline constexpr int kFirstBlasCount = 17;
+// Narrower matrices are always streamed, with x in f32: they are routers, where a rounding of x
+// would choose other experts.
+inline constexpr int kLeastBlasOutputs = 257;
 
 class FastMath {
  public:
@@ -34,6 +37,9 @@ class FastMath {
   std::unique_ptr<Blas> blas_;
   Buffer rows_;
 };
+
+// The product by cuBLAS, without bias, whatever its sizes. Weights are rows.
+absl::Status library_matmul(CudaStream& stream, const MatmulArgs& args);
 
 // Panels go through the kernels of mode identical.
 absl::Status fast_matmul(CudaStream& stream, const MatmulArgs& args);

@@ -30,7 +30,7 @@ struct LinkOffer {  // its end of the data link is open
 struct LoadReport {
   int64_t command = 0;
   std::vector<ExpertKey> keys;
-  std::vector<uint64_t> checksums;  // of packed bytes, by key
+  std::vector<uint64_t> checksums;  // of weights, by key
   int64_t resident_bytes = 0;
 };
 struct LoadFailure {

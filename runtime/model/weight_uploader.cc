@@ -92,7 +92,8 @@ absl::StatusOr<PackedWeights> WeightUploader::matrix(const std::vector<const Ten
     if (part != parts.back()) count(*part);
   }
   all.data = joined.data();
-  const kernels::WeightFormat format = kernels::weight_format(dtype);
+  const kernels::WeightFormat format =
+      kernels::weight_format(dtype, kernels::weight_layout(device_));
   const int64_t outputs = all.shape[0], k = all.shape[1];
   ASSIGN_OR_RETURN(Buffer buffer, fill(kernels::packed_bytes(format, outputs, k), [&](void* to) {
                      kernels::pack_matrix(format, all.data, outputs, k, to);
@@ -105,7 +106,8 @@ absl::StatusOr<PackedWeights> WeightUploader::matrix(const std::vector<const Ten
 absl::StatusOr<PackedWeights> WeightUploader::matrix_as(const TensorView& tensor, DType dtype) {
   std::vector<float> storage;
   const void* source = in_dtype(tensor, dtype, storage);
-  const kernels::WeightFormat format = kernels::weight_format(dtype);
+  const kernels::WeightFormat format =
+      kernels::weight_format(dtype, kernels::weight_layout(device_));
   const int64_t outputs = tensor.shape[0], k = tensor.shape[1];
   ASSIGN_OR_RETURN(Buffer buffer, fill(kernels::packed_bytes(format, outputs, k), [&](void* to) {
                      kernels::pack_matrix(format, source, outputs, k, to);
@@ -120,7 +122,8 @@ absl::StatusOr<PackedWeights> WeightUploader::gate_up(const TensorView& gate, co
   std::vector<float> gate_storage, up_storage;
   const void* gate_source = in_dtype(gate, dtype, gate_storage);
   const void* up_source = in_dtype(up, dtype, up_storage);
-  const kernels::WeightFormat format = kernels::weight_format(dtype);
+  const kernels::WeightFormat format =
+      kernels::weight_format(dtype, kernels::weight_layout(device_));
   const int64_t ffn = gate.shape[0], k = gate.shape[1];
   ASSIGN_OR_RETURN(Buffer buffer, fill(2 * kernels::packed_bytes(format, ffn, k), [&](void* to) {
                      kernels::pack_gate_up(format, gate_source, up_source, ffn, k, to);
@@ -128,7 +131,7 @@ absl::StatusOr<PackedWeights> WeightUploader::gate_up(const TensorView& gate, co
   count(gate);
   count(up);
   const void* data = buffer.data();
-  return PackedWeights{std::move(buffer), {data, format, 2 * kernels::padded_outputs(ffn), k}};
+  return PackedWeights{std::move(buffer), {data, format, kernels::gate_up_outputs(format, ffn), k}};
 }
 
 absl::StatusOr<Buffer> WeightUploader::vector_f32(const std::vector<const TensorView*>& parts) {

@@ -47,6 +47,36 @@ TEST(PackedMatrix, EveryElementIsInItsPlace) {
   }
 }
 
+// Rows: each padded with zeros to 16 bytes, all of gate before all of up.
+TEST(PackedMatrix, RowsFollowEachOther) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int64_t k : {1, 8, 13}) {
+      constexpr int64_t kOutputs = 5;
+      const WeightFormat format = weight_format(dtype, WeightLayout::kRows);
+      EXPECT_EQ(weight_dtype(format), dtype);
+      EXPECT_EQ(weight_layout(format), WeightLayout::kRows);
+      EXPECT_EQ(gate_up_outputs(format, kOutputs), 2 * kOutputs);
+      const size_t row = k * dtype_bytes(dtype), stride = (row + 15) / 16 * 16;
+      const TestMatrix gate(dtype, kOutputs, k, 1), up(dtype, kOutputs, k, 2);
+      ASSERT_EQ(packed_bytes(format, kOutputs, k), kOutputs * stride);
+      std::vector<uint8_t> want(2 * kOutputs * stride, 0);
+      for (int64_t r = 0; r < kOutputs; ++r) {
+        std::memcpy(&want[r * stride], static_cast<const uint8_t*>(gate.bytes()) + r * row, row);
+        std::memcpy(&want[(kOutputs + r) * stride],
+                    static_cast<const uint8_t*>(up.bytes()) + r * row, row);
+      }
+      std::vector<uint8_t> both(want.size() + 1, 0xAB);
+      pack_gate_up(format, gate.bytes(), up.bytes(), kOutputs, k, both.data());
+      EXPECT_EQ(both.back(), 0xAB);
+      both.pop_back();
+      EXPECT_EQ(both, want);
+      std::vector<uint8_t> one(kOutputs * stride, 0xAB);
+      pack_matrix(format, up.bytes(), kOutputs, k, one.data());
+      EXPECT_EQ(one, std::vector<uint8_t>(want.begin() + kOutputs * stride, want.end()));
+    }
+  }
+}
+
 TEST(PackedMatrix, GateAndUpPanelsAlternate) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     constexpr int64_t kFfn = 37, kK = 19;

@@ -15,6 +15,7 @@ namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(5);
 constexpr absl::Duration kCallLimit = absl::Seconds(5);
+constexpr absl::Duration kStartLimit = absl::Seconds(60);  // on a busy machine, on an emulated GPU
 
 std::string seconds(absl::Duration duration) { return absl::StrCat(absl::ToDoubleSeconds(duration)); }
 
@@ -79,9 +80,9 @@ bool ProcessCluster::start_coordinator() {
   std::remove((folder_ + "/port").c_str());
   std::remove((folder_ + "/control_port").c_str());
   coordinator_ = std::make_unique<ChildProcess>(coordinator_argv(), folder_ + "/coordinator.log");
-  port_ = std::atoi(wait_for_file(folder_ + "/port").c_str());
+  port_ = std::atoi(wait_for_file(folder_ + "/port", kStartLimit).c_str());
   if (options_.workers > 0) {
-    control_port_ = std::atoi(wait_for_file(folder_ + "/control_port").c_str());
+    control_port_ = std::atoi(wait_for_file(folder_ + "/control_port", kStartLimit).c_str());
   }
   if (port_ == 0 || (options_.workers > 0 && control_port_ == 0)) {
     why_ = "the coordinator opened no ports:\n" + coordinator_log();

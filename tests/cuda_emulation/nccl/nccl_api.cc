@@ -3,14 +3,18 @@
 #include <nccl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <random>
 #include <thread>
 
 #include "tests/cuda_emulation/nccl/communicator.h"
+#include "tests/cuda_emulation/nccl/nccl_control.h"
 #include "tests/cuda_emulation/runtime/device_memory.h"
+#include "tests/cuda_emulation/runtime/devices.h"
 #include "tests/cuda_emulation/runtime/stream_queue.h"
 
 using brigade::cuda_emulation::Communicator;
@@ -23,6 +27,26 @@ struct ncclComm {
 };
 
 namespace {
+
+std::atomic<long> communicators_made{0}, communicators_aborted{0}, communicators_destroyed{0};
+
+void report() {
+  std::fprintf(stderr,
+               "NCCL stand-in report: %ld communicators made, %ld aborted, %ld destroyed, %ld "
+               "transfers, %ld forbidden uses\n",
+               communicators_made.load(), communicators_aborted.load(),
+               communicators_destroyed.load(),
+               static_cast<long>(brigade::cuda_emulation::nccl_transfers()),
+               static_cast<long>(brigade::cuda_emulation::nccl_violations()));
+}
+
+void count_made() {
+  static const bool reports =
+      brigade::cuda_emulation::environment_number("BRIGADE_EMULATED_NCCL_REPORT", 0) != 0 &&
+      std::atexit(report) == 0;
+  (void)reports;
+  ++communicators_made;
+}
 
 class Registry {
  public:
@@ -164,6 +188,7 @@ ncclResult_t make(ncclComm_t* out, int ranks, const ncclUniqueId& id, int rank, 
   if (ranks > 2) return violation(ncclInvalidArgument, "more than two ranks: not emulated");
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return ncclUnhandledCudaError;
+  count_made();
   auto comm = std::make_shared<Communicator>(ranks, rank, device, blocking);
   *out = registry().add(comm);
   const std::string name(id.internal, strnlen(id.internal, sizeof(id.internal)));
@@ -275,6 +300,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
     return violation(ncclInvalidUsage, "destroys a communicator with operations outstanding");
   registry().remove(handle);
   comm->abort();
+  ++communicators_destroyed;
   return ncclSuccess;
 }
 
@@ -283,6 +309,7 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
   if (comm == nullptr) return violation(ncclInvalidArgument, "aborts a communicator twice");
   comm->abort();
   registry().remove(handle);
+  ++communicators_aborted;
   return ncclSuccess;
 }
 

@@ -1,9 +1,10 @@
 // What tests set and read of the NCCL stand-in, beside the environment:
 //   BRIGADE_EMULATED_NCCL_SEED        of delays and of which launches are told to be in progress
 //   BRIGADE_EMULATED_NCCL_DELAY_US    longest delay before a launch, a transfer or a join (default
-//   200) BRIGADE_EMULATED_NCCL_KILL_AFTER  the process kills itself in the middle of its n-th
-//   transfer BRIGADE_EMULATED_NCCL_SILENT      1: the loss of a peer is not told, as on one real
-//   host
+//                                     200)
+//   BRIGADE_EMULATED_NCCL_KILL_AFTER  the process kills itself in the middle of its n-th transfer
+//   BRIGADE_EMULATED_NCCL_SILENT      1: the loss of a peer is not told, as on one real host
+//   BRIGADE_EMULATED_NCCL_REPORT      1: a process that exits in order tells its counts on stderr
 // Any thread.
 #pragma once
 

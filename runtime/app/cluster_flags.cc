@@ -2,6 +2,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
+#include "runtime/device/data_plane_choice.h"
 
 namespace brigade::runtime {
 namespace {
@@ -43,6 +44,7 @@ void add_cluster_flags(CLI::App& app, ClusterConfig* config) {
                     "File with the token workers must send");
   group->add_flag("--trusted-network", config->trusted_network,
                   "Activations may cross the network: authenticated, checksummed, not encrypted");
+  group->add_option("--data-plane", config->data_plane, kDataPlaneHelp)->capture_default_str();
   group->add_option("--data-interface", config->data_interface,
                     "Network device of the data plane, such as eth0; default: loopback, or any "
                     "with --trusted-network");
@@ -100,7 +102,8 @@ std::string describe(const ClusterConfig& config) {
   if (config.workers > 0 || config.drafts) line("control-listen", config.control_listen);
   if (config.workers == 0) return text;
   line("worker-token", config.worker_token_file.empty() ? "none" : "required");
-  line("data-plane", config.trusted_network ? "trusted network" : "loopback");
+  line("data-plane", config.data_plane);
+  line("data-network", config.trusted_network ? "trusted network" : "loopback");
   line("data-interface", config.data_interface.empty() ? "default" : config.data_interface);
   line("join-deadline", absl::FormatDuration(config.join_deadline));
   line("heartbeat", absl::FormatDuration(config.heartbeat));

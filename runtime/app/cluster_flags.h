@@ -22,9 +22,10 @@ struct ClusterConfig {
   // The data plane is authenticated and checksummed, not encrypted: addresses of other hosts need
   // this word.
   bool trusted_network = false;
-  std::string data_interface;      // network device of the data plane; empty: loopback, or any
-  int microbatches = 0;            // 0: two with workers, one without
-  std::string wire_dtype = "f32";  // of expert answers; part of the numerics
+  std::string data_plane = "auto";  // see runtime/device/data_plane_choice.h
+  std::string data_interface;       // network device of the data plane; empty: loopback, or any
+  int microbatches = 0;             // 0: two with workers, one without
+  std::string wire_dtype = "f32";   // of expert answers; part of the numerics
   absl::Duration join_deadline = absl::Seconds(60);    // then it starts with whoever is there
   absl::Duration heartbeat = absl::Milliseconds(200);  // between two, both ways
   absl::Duration lost_after = absl::Seconds(2);        // silence of the other side

@@ -15,11 +15,9 @@
 #include "runtime/app/port_file.h"
 #include "runtime/cluster/cluster_host.h"
 #include "runtime/cluster/control_server.h"
+#include "runtime/device/data_plane_choice.h"
 #include "runtime/model/model_fingerprint.h"
 #include "spdlog/spdlog.h"
-#ifdef BRIGADE_HAVE_UCX
-#include "expert_parallel/transport/ucx_transport.h"
-#endif
 
 namespace brigade::runtime {
 namespace {
@@ -69,7 +67,7 @@ absl::StatusOr<ClusterSettings> settings_of(const CoordinatorConfig& config,
 }
 
 absl::StatusOr<std::unique_ptr<expert_parallel::Transport>> make_transport(
-    const CoordinatorConfig& config) {
+    const CoordinatorConfig& config, kernels::Device& device, const std::string& plane) {
   const ClusterConfig& cluster = config.cluster;
   ASSIGN_OR_RETURN(const bool loopback, is_loopback(cluster.control_listen, "--control-listen"));
   if (!loopback && !cluster.trusted_network && !config.door.insecure) {
@@ -85,14 +83,9 @@ absl::StatusOr<std::unique_ptr<expert_parallel::Transport>> make_transport(
     return absl::InvalidArgumentError(
         absl::StrCat("--data-interface ", interface, ": this host has no such network device"));
   }
-#ifdef BRIGADE_HAVE_UCX
-  expert_parallel::UcxOptions options;
-  options.net_devices = !interface.empty() ? interface : loopback ? "lo" : "";
-  return expert_parallel::make_ucx_transport(options);
-#else
-  return absl::InvalidArgumentError(
-      absl::StrCat("--workers ", cluster.workers, ": this program was built without UCX"));
-#endif
+  return make_data_plane(plane, device, config.device,
+                         {.net_devices = !interface.empty() ? interface : loopback ? "lo" : "",
+                          .coordinator = true});
 }
 
 }  // namespace
@@ -116,8 +109,12 @@ ClusterService::~ClusterService() { stop(); }
 absl::StatusOr<std::unique_ptr<ClusterService>> ClusterService::open(
     const CoordinatorConfig& config, const OpenedModel& model, kernels::Device& device,
     grpc::Service* drafts) {
-  ASSIGN_OR_RETURN(auto transport, make_transport(config));
-  ASSIGN_OR_RETURN(const ClusterSettings settings, settings_of(config, model, device));
+  ASSIGN_OR_RETURN(const std::vector<std::string> planes,
+                   data_planes(config.cluster.data_plane, config.device));
+  ASSIGN_OR_RETURN(auto transport, make_transport(config, device, planes[0]));
+  ASSIGN_OR_RETURN(ClusterSettings settings, settings_of(config, model, device));
+  settings.data_plane = planes[0];
+  if (transport->caps().device_memory) settings.frames_on = &device;
   auto parts = std::make_unique<Parts>(settings, std::move(transport), model, device);
   ClusterHost& host = parts->host;
   parts->experts.start([&host](std::vector<ExpertKey> keys, const absl::Status& status) {
@@ -130,7 +127,8 @@ absl::StatusOr<std::unique_ptr<ClusterService>> ClusterService::open(
                    ControlServer::start(control_door(config), host, drafts));
   const ControlServer& server = *service->parts_->server;
   host.set_control_address(server.address());
-  spdlog::info("workers join at {}; {}", server.address(), settings.identity.numerics_text);
+  spdlog::info("workers join at {}; data plane {}; {}", server.address(), settings.data_plane,
+               settings.identity.numerics_text);
   RETURN_IF_ERROR(
       write_port_file(config.cluster.control_port_file, server.port(), "--control-port-file"));
   return service;

@@ -117,6 +117,7 @@ absl::Status ClusterControl::register_worker(uint64_t id, Session& session,
                                  {message.build_version, message.model_fingerprint,
                                   message.numerics_id, message.numerics_text},
                                  settings_.identity));
+  RETURN_IF_ERROR(check_data_plane(message.worker_id, message.data_planes, settings_.data_plane));
   joining_session_ = id;
   const absl::Status joined = submit(WorkerJoined{message.worker_id, message.incarnation});
   joining_session_ = 0;

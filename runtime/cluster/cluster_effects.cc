@@ -48,7 +48,8 @@ void ClusterControl::apply(const Admit& effect) {
               .lost_after_ms = absl::ToInt64Milliseconds(settings_.lost_after),
               .num_ranks = settings_.max_ranks,
               .microbatches = settings_.microbatches,
-              .max_rows = settings_.max_rows});
+              .max_rows = settings_.max_rows,
+              .data_plane = settings_.data_plane});
 }
 
 void ClusterControl::apply(const Load& effect) {

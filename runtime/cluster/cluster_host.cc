@@ -27,6 +27,7 @@ expert_parallel::WorkerLinksConfig links_config(const ClusterSettings& settings)
                    .answer_dtype = geometry.wire_dtype};
   config.num_ranks = settings.max_ranks;
   config.microbatches = settings.microbatches;
+  config.device = settings.frames_on;
   return config;
 }
 

@@ -2,7 +2,11 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace brigade::runtime {
 
@@ -27,6 +31,16 @@ absl::Status check_identity(const std::string& worker_id, const ServingIdentity&
     return refuse("numerics", text(worker), text(coordinator));
   }
   return absl::OkStatus();
+}
+
+absl::Status check_data_plane(const std::string& worker_id, const std::string& offered,
+                              const std::string& plane) {
+  const std::string list = offered.empty() ? "host" : offered;
+  const std::vector<std::string> names = absl::StrSplit(list, ',');
+  if (std::find(names.begin(), names.end(), plane) != names.end()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("worker ", worker_id, " can use the data plane ", list,
+                   ", the coordinator uses ", plane, ": set --data-plane on one of them"));
 }
 
 absl::StatusOr<DrawnSession> draw_session() {

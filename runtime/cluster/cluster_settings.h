@@ -26,6 +26,9 @@ struct ClusterSettings {
   int microbatches = 1;
   int max_rows = 0;  // of one microbatch
   ServingIdentity identity;
+  std::string data_plane = "host";  // see runtime/device/data_plane_choice.h
+  // Of the transport, if rows of frames lie in device memory.
+  kernels::Device* frames_on = nullptr;
   // Random, drawn for this process.
   expert_parallel::Session session;
   uint64_t incarnation = 0;
@@ -46,6 +49,11 @@ struct ClusterSettings {
 // OK, or FAILED_PRECONDITION with one sentence that gives both values.
 absl::Status check_identity(const std::string& worker_id, const ServingIdentity& worker,
                             const ServingIdentity& coordinator);
+
+// OK, or FAILED_PRECONDITION when a worker that offers `offered` (comma separated; empty: host)
+// cannot use the coordinator's plane.
+absl::Status check_data_plane(const std::string& worker_id, const std::string& offered,
+                              const std::string& plane);
 
 // A session id, secret and incarnation from the kernel's random source.
 struct DrawnSession {

@@ -23,6 +23,7 @@ struct Registration {
   uint64_t network_namespace = 0;
   std::string device;
   int64_t memory_bytes = 0, threads = 0;
+  std::string data_planes;  // comma separated; empty: host
 };
 struct LinkOffer {  // its end of the data link is open
   std::string data_address;
@@ -56,6 +57,7 @@ struct Welcome {
   std::string data_address;
   int64_t heartbeat_interval_ms = 0, lost_after_ms = 0;
   int num_ranks = 0, microbatches = 0, max_rows = 0;
+  std::string data_plane = "host";
 };
 struct LinkUp {};
 struct LoadOrder {

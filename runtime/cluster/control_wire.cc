@@ -49,7 +49,8 @@ Registration registration_of(const v1::Register& message) {
           .network_namespace = message.network_namespace(),
           .device = message.device(),
           .memory_bytes = message.memory_bytes(),
-          .threads = message.threads()};
+          .threads = message.threads(),
+          .data_planes = message.data_planes()};
 }
 
 absl::StatusOr<WorkerSays> report_of(const v1::ExpertsLoaded& message) {
@@ -80,6 +81,7 @@ void write(const Welcome& from, v1::CoordinatorMessage* to) {
   message->set_num_ranks(from.num_ranks);
   message->set_microbatches(from.microbatches);
   message->set_max_rows(from.max_rows);
+  message->set_data_plane(from.data_plane);
 }
 
 void write(const LinkUp&, v1::CoordinatorMessage* to) { to->mutable_link_connected(); }

@@ -29,6 +29,7 @@ struct Registered {
   absl::Duration heartbeat_interval;
   absl::Duration lost_after;  // silence that means loss
   int num_ranks = 0, microbatches = 0, max_rows = 0;
+  std::string data_plane = "host";
 };
 struct LinkConnected {};
 struct LoadExperts {
@@ -57,6 +58,7 @@ struct Registration {
   std::string host, boot_id;
   uint64_t network_namespace = 0;
   std::string device;
+  std::string data_planes;  // comma separated
   int64_t memory_bytes = 0;
   int threads = 0;
 };

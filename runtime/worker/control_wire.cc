@@ -43,6 +43,7 @@ absl::StatusOr<CoordinatorMessage> registered_from(const v1::Registered& wire) {
   registered.coordinator_id = wire.coordinator_id();
   registered.coordinator_incarnation = wire.coordinator_incarnation();
   registered.data_address = wire.data_address();
+  if (!wire.data_plane().empty()) registered.data_plane = wire.data_plane();
   if (wire.session_secret().size() != registered.session_secret.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "registered.session_secret has ", wire.session_secret().size(), " bytes, must have 16"));
@@ -71,6 +72,7 @@ void fill(const Registration& from, v1::WorkerMessage* wire) {
   to.set_device(from.device);
   to.set_memory_bytes(from.memory_bytes);
   to.set_threads(from.threads);
+  to.set_data_planes(from.data_planes);
 }
 void fill(const LinkReady& from, v1::WorkerMessage* wire) {
   wire->mutable_link_ready()->set_data_address(from.data_address);

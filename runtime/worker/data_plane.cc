@@ -34,15 +34,15 @@ std::shared_ptr<ExpertServer> DataPlane::server() const {
   return server_;
 }
 
-// Another bound of rows needs other buffers, hence another server.
-absl::Status DataPlane::ensure_server(int max_rows) {
-  if (server_ != nullptr && max_rows_ == max_rows) return absl::OkStatus();
+// Another bound of rows needs other buffers, another plane another transport.
+absl::Status DataPlane::ensure_server(int max_rows, const std::string& plane) {
+  if (server_ != nullptr && max_rows_ == max_rows && plane_ == plane) return absl::OkStatus();
   {
     std::lock_guard<std::mutex> lock(pointer_mutex_);
     server_.reset();
   }
   const expert_parallel::ExpertGeometry& geometry = shard_.geometry();
-  ASSIGN_OR_RETURN(auto transport, make_transport_());
+  ASSIGN_OR_RETURN(auto transport, make_transport_(plane));
   ASSIGN_OR_RETURN(std::shared_ptr<ExpertServer> made,
                    ExpertServer::create(
                        std::move(transport), device_, shard_,
@@ -54,6 +54,7 @@ absl::Status DataPlane::ensure_server(int max_rows) {
                        [this](uint64_t, const absl::Status& why) { on_lost_(incarnation_, why); }));
   made->start();
   max_rows_ = max_rows;
+  plane_ = plane;
   std::lock_guard<std::mutex> lock(pointer_mutex_);
   server_ = std::move(made);
   return absl::OkStatus();
@@ -61,7 +62,7 @@ absl::Status DataPlane::ensure_server(int max_rows) {
 
 absl::StatusOr<std::string> DataPlane::open(const Registered& terms, uint64_t incarnation) {
   std::lock_guard<std::mutex> lock(change_mutex_);
-  RETURN_IF_ERROR(ensure_server(terms.max_rows));
+  RETURN_IF_ERROR(ensure_server(terms.max_rows, terms.data_plane));
   const expert_parallel::Session session{.coordinator_id = terms.coordinator_id,
                                          .secret = terms.session_secret};
   ASSIGN_OR_RETURN(

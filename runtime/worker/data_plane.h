@@ -12,8 +12,8 @@
 
 namespace brigade::runtime::worker {
 
-using TransportFactory =
-    std::function<absl::StatusOr<std::unique_ptr<expert_parallel::Transport>>()>;
+using TransportFactory = std::function<absl::StatusOr<std::unique_ptr<expert_parallel::Transport>>(
+    const std::string& plane)>;
 // On the server's thread; must not wait.
 using LinkLost = std::function<void(uint64_t incarnation, const absl::Status& why)>;
 
@@ -34,7 +34,7 @@ class DataPlane {
   void count(WorkerHeartbeat* heartbeat) const;
 
  private:
-  absl::Status ensure_server(int max_rows);
+  absl::Status ensure_server(int max_rows, const std::string& plane);
 
   kernels::Device& device_;
   expert_parallel::ExpertShard& shard_;
@@ -47,7 +47,8 @@ class DataPlane {
   // Guards the pointer alone, so that counting never waits for a batch.
   mutable std::mutex pointer_mutex_;
   std::shared_ptr<expert_parallel::ExpertServer> server_;
-  int max_rows_ = 0;  // of the server
+  int max_rows_ = 0;   // of the server
+  std::string plane_;  // of its transport
   uint64_t coordinator_id_ = 0;
   uint64_t incarnation_ = 0;  // of the link; the server's thread
 };

@@ -6,12 +6,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "expert_parallel/transport/host_identity.h"
-#include "expert_parallel/transport/ucx_transport.h"
 #include "kernels/core/build_version.h"
 #include "kernels/core/status.h"
 #include "kernels/ops/numerics_probe.h"
+#include "runtime/device/data_plane_choice.h"
 #include "runtime/model/model_fingerprint.h"
 #include "runtime/model/weights.h"
 #include "spdlog/spdlog.h"
@@ -40,19 +41,17 @@ absl::StatusOr<Registration> introduce(const WorkerConfig& config, const OpenedM
                             .memory_bytes = config.memory_bytes,
                             .threads = config.threads};
   ASSIGN_OR_RETURN(registration.model_fingerprint, model_fingerprint(*model.checkpoint));
+  ASSIGN_OR_RETURN(const std::vector<std::string> planes,
+                   data_planes(config.data_plane, config.device));
+  registration.data_planes = absl::StrJoin(planes, ",");
   return registration;
 }
 
-TransportFactory ucx(const WorkerConfig& config) {
-#ifdef BRIGADE_HAVE_UCX
-  return [interface = config.data_interface] {
-    return expert_parallel::make_ucx_transport({.net_devices = interface});
+TransportFactory transports(const WorkerConfig& config, kernels::Device& device) {
+  return [&device, settings = config.device,
+          end = DataPlaneEnd{.net_devices = config.data_interface}](const std::string& plane) {
+    return make_data_plane(plane, device, settings, end);
   };
-#else
-  return []() -> absl::StatusOr<std::unique_ptr<expert_parallel::Transport>> {
-    return absl::FailedPreconditionError("this build has no UCX, the only transport of workers");
-  };
-#endif
 }
 
 SessionConfig session_config(const WorkerConfig& config) {
@@ -104,7 +103,7 @@ ExpertWorker::ExpertWorker(const WorkerConfig& config, OpenedModel model,
       shard_(std::move(shard)),
       registration_(std::move(registration)),
       session_(session_config(config)),
-      data_plane_(*device_, *shard_, ucx(config),
+      data_plane_(*device_, *shard_, transports(config, *device_),
                   [this](uint64_t incarnation, const absl::Status& why) {
                     post(LinkEnded{incarnation, why});
                   }) {}

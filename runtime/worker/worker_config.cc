@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/core/status.h"
+#include "runtime/device/data_plane_choice.h"
 #include "runtime/joining/worker_flags.h"
 #include "runtime/worker/cluster_file_settings.h"
 
@@ -42,6 +43,7 @@ void add_flags(CLI::App& app, WorkerConfig* config) {
       ->capture_default_str();
   CLI::Option_group* running = app.add_option_group("Running");
   add_running_flags(running, "Folder with config.json and *.safetensors", config);
+  running->add_option("--data-plane", config->data_plane, kDataPlaneHelp)->capture_default_str();
   add_size(running, "--memory", &config->memory_bytes,
            "For packed experts, such as 512M or 20G; default: no limit", "");
   running

@@ -15,6 +15,7 @@ namespace brigade::runtime::worker {
 struct WorkerConfig : WorkerSettings {
   bool trusted_network = false;  // activations may cross the network unencrypted
   std::string data_interface;    // network device of the data plane; empty: loopback, or any
+  std::string data_plane = "auto";  // see runtime/device/data_plane_choice.h
   int64_t memory_bytes = 0;      // for packed experts; 0: no limit
   std::string wire_dtype = "f32", kv_dtype = "f32";  // of the cluster; part of the numerics
   absl::Duration grace = absl::Seconds(30);

@@ -250,7 +250,7 @@ TEST_F(ExpertLoaderTest, DataPlaneMakesAServerForTheTerms) {
   std::atomic<int> made{0};
   DataPlane plane(
       *device_, *shard_,
-      [&]() -> absl::StatusOr<std::unique_ptr<expert_parallel::Transport>> {
+      [&](const std::string&) -> absl::StatusOr<std::unique_ptr<expert_parallel::Transport>> {
         ++made;
         return make_loopback_transport(hub);
       },

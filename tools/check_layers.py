@@ -19,7 +19,7 @@ MAY_INCLUDE = {
     "expert_parallel/experts": ["kernels", "expert_parallel/routing", "expert_parallel/transport"],
     "expert_parallel/exchange": ["kernels", "expert_parallel"],
     "runtime/files": ["kernels/core"],
-    "runtime/device": ["kernels/core"],
+    "runtime/device": ["kernels/core", "expert_parallel/transport"],
     "runtime/tokenizer": ["kernels/core", "runtime/files"],
     "runtime/request": ["kernels/core"],
     "runtime/stream": ["kernels", "runtime/request", "runtime/sampling", "runtime/tokenizer"],

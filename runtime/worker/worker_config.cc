@@ -91,6 +91,7 @@ std::string describe(const WorkerConfig& config) {
   line("memory", config.memory_bytes == 0 ? "no limit" : absl::StrCat(config.memory_bytes));
   line("wire-dtype", config.wire_dtype);
   line("kv-dtype", config.kv_dtype);
+  line("data-plane", config.data_plane);
   line("data-interface", config.data_interface.empty() ? "any" : config.data_interface);
   line("on-lost-coordinator", config.on_lost_coordinator);
   line("grace", absl::FormatDuration(config.grace));

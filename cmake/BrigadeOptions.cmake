@@ -14,9 +14,10 @@ set(BRIGADE_SANITIZE "" CACHE STRING "Sanitizers: empty, address,undefined or th
 
 find_program(BRIGADE_CCACHE ccache)
 if(BRIGADE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # CCACHE_BASEDIR lets checkouts in different folders share the cache.
+  # CCACHE_BASEDIR lets checkouts in different folders share the cache; the sloppiness is what it asks for with
+  # precompiled headers (those of the tests).
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}
-      CCACHE_NOHASHDIR=1 ${BRIGADE_CCACHE})
+      CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros ${BRIGADE_CCACHE})
 endif()
 
 add_library(brigade_options INTERFACE)

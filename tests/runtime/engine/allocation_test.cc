@@ -98,7 +98,9 @@ void count_hundred_steps(runtime::SpeculationMode speculation) {
   const bool speculates = speculation != runtime::SpeculationMode::kOff;
   const bool fixed = speculation == runtime::SpeculationMode::kFixed;
   EXPECT_EQ(engine->status().accepted_drafts > 0, speculates);
-  if (fixed) EXPECT_GT(engine->status().accepted_drafts, 400);
+  if (fixed) {
+    EXPECT_GT(engine->status().accepted_drafts, 400);
+  }
   engine->stop();
   EXPECT_EQ(world.problem(), "");
 }

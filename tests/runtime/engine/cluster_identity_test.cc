@@ -105,7 +105,8 @@ TEST_P(ClusterIdentity, AnyWorkersPlacementAndMicrobatches) {
     for (const int workers : {0, 1, 2, 3, 5, 7}) {
       for (int microbatches = 1; microbatches <= 3; ++microbatches) {
         // Over the three models each pair comes up once.
-        if (!every_pair && (++pair + pair / 18) % 3 != 0) continue;
+        ++pair;
+        if (!every_pair && (pair + pair / 18) % 3 != 0) continue;
         for (int i = 0; i < placements; ++i, ++run) {
           Circumstances circumstances =
               subject->random(random, /*wide=*/run % 3 == 0, /*crowded=*/run % 2 == 1);

@@ -64,7 +64,9 @@ TEST(StopMatcher, CutsDoNotMatter) {
     const auto cut = run([&] { return 1 + random() % 4; });
     EXPECT_EQ(whole, cut);
     matches += !whole.second.empty();
-    if (!whole.second.empty()) EXPECT_EQ(text.rfind(whole.first + whole.second, 0), 0u);
+    if (!whole.second.empty()) {
+      EXPECT_EQ(text.rfind(whole.first + whole.second, 0), 0u);
+    }
   }
   EXPECT_GT(matches, 100);
 }

@@ -1,0 +1,1 @@
+// Nothing: its target compiles the headers that tests share (tests/CMakeLists.txt).

@@ -1,5 +1,5 @@
-// Speed of the CUDA kernels beside a copy and a matrix product of the same run, and of decode
-// through a stack of 8x7B-shaped layers.
+// Speed of the CUDA kernels, in both modes of arithmetic, beside a copy and a cuBLAS product of the
+// same run, and of decode through a stack of 8x7B-shaped layers.
 //   cuda_bench [--json] [--small] [--device cuda|cpu] [--module PATH]   or   cuda_bench --probe
 // --small: tiny shapes, for trying the program where there is no GPU. --probe: names the GPUs, or
 // says why there are none.
@@ -101,8 +101,8 @@ absl::Status add(Report& report, Clock& clock, const std::string& name, double b
   return absl::OkStatus();
 }
 
-absl::Status ceilings(const Options& options, Device& device, LayerStack& stack, Clock& clock,
-                      Report& report) {
+absl::Status time_copy(const Options& options, Device& device, LayerStack& stack, Clock& clock,
+                       Report& report) {
   const size_t bytes = options.small ? 1 << 16 : size_t{1} << 30;
   ASSIGN_OR_RETURN(const Buffer from, Buffer::allocate(device, bytes));
   ASSIGN_OR_RETURN(const Buffer to, Buffer::allocate(device, bytes));
@@ -115,10 +115,37 @@ absl::Status ceilings(const Options& options, Device& device, LayerStack& stack,
   return absl::OkStatus();
 }
 
-absl::Status ops(const Options& options, LayerStack& stack, Clock& clock, Report& report) {
+// A square bf16 product; on a GPU through cuBLAS, so the device is one in mode fast.
+absl::Status time_gemm(const Options& options, Device& device, LayerStack& stack, Clock& clock,
+                       Report& report) {
+  const int size = options.small ? 320 : 8192;
+  const kernels::WeightFormat format =
+      kernels::weight_format(kernels::DType::kBF16, kernels::weight_layout(device));
+  const size_t bytes = sizeof(float) * size * size;
+  ASSIGN_OR_RETURN(const Buffer x, Buffer::allocate(device, bytes));
+  ASSIGN_OR_RETURN(const Buffer y, Buffer::allocate(device, bytes));
+  ASSIGN_OR_RETURN(const Buffer w,
+                   Buffer::allocate(device, kernels::packed_bytes(format, size, size)));
+  RETURN_IF_ERROR(stack.stream().fill_bytes(x.data(), 0x3C, x.bytes()));
+  RETURN_IF_ERROR(stack.stream().fill_bytes(w.data(), 0x3C, w.bytes()));
+  ASSIGN_OR_RETURN(const double seconds, clock.time([&] {
+    return kernels::matmul(stack.stream(), {.x = x.as<float>(),
+                                            .weights = {w.data(), format, size, size},
+                                            .y = y.as<float>(),
+                                            .x_stride = size,
+                                            .y_stride = size,
+                                            .rows = size});
+  }));
+  report.gemm = 2.0 * size * size * size / seconds;
+  report.rows.push_back({"GEMM", seconds * 1e6, 0, 0, report.gemm / 1e12, 1});
+  return absl::OkStatus();
+}
+
+absl::Status ops(const Options& options, const std::string& mode, LayerStack& stack, Clock& clock,
+                 Report& report) {
   const double row_bytes = 4.0 * stack.shape().hidden;
   for (const int rows : options.small ? std::vector<int>{1, 5} : std::vector<int>{1, 16, 512}) {
-    const std::string of = absl::StrCat(", ", rows, " rows");
+    const std::string of = absl::StrCat(", ", rows, " rows", mode);
     RETURN_IF_ERROR(add(report, clock, "rms_norm" + of, 2 * rows * row_bytes, 0,
                         [&] { return stack.norm(rows); }));
     RETURN_IF_ERROR(add(report, clock, "qkv" + of, stack.qkv_bytes(), stack.qkv_bytes() * rows,
@@ -137,7 +164,8 @@ absl::Status ops(const Options& options, LayerStack& stack, Clock& clock, Report
 }
 
 // Decode of a model of 32 such layers, from the stack's time a layer.
-absl::Status decode(const Options& options, LayerStack& stack, Clock& clock, Report& report) {
+absl::Status decode(const Options& options, const std::string& mode, LayerStack& stack,
+                    Clock& clock, Report& report) {
   constexpr int kModelLayers = 32;
   std::vector<std::string> said;
   for (const int rows : options.small ? std::vector<int>{1} : std::vector<int>{1, 16}) {
@@ -145,18 +173,22 @@ absl::Status decode(const Options& options, LayerStack& stack, Clock& clock, Rep
     ASSIGN_OR_RETURN(const double logits, clock.time([&] { return stack.logits(rows); }));
     const double step = layers / stack.num_layers() * kModelLayers + logits;
     report.rows.push_back(
-        {absl::StrCat("32 layers and logits, ", rows, " rows"), step * 1e6,
+        {absl::StrCat("32 layers and logits, ", rows, " rows", mode), step * 1e6,
          (stack.expert_bytes(rows) * kModelLayers + stack.logits_bytes()) / step / 1e9,
          (stack.expert_bytes(rows) * kModelLayers + stack.logits_bytes()) / step / report.copy});
     said.push_back(absl::StrFormat("%d stream(s) %.1f tokens/s", rows, rows / step));
   }
-  report.summary = "8x7B-shaped decode: " + absl::StrJoin(said, ", ");
+  absl::StrAppend(&report.summary, report.summary.empty() ? "8x7B-shaped decode: " : "; ",
+                  absl::StrJoin(said, ", "), mode);
   return absl::OkStatus();
 }
 
-absl::StatusOr<Report> measure(const Options& options) {
+// Everything in one mode. The first one takes the copy, the fast one (on a CPU: the only one) the
+// product.
+absl::Status measure_mode(const Options& options, kernels::CudaMath math, Report& report) {
   ASSIGN_OR_RETURN(kernels::DeviceOptions device_options, Device::parse(options.device));
   device_options.cuda_module = options.module;
+  device_options.cuda_math = math;
   ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, Device::create(device_options));
   LayerShape shape;
   if (options.small) {
@@ -174,10 +206,24 @@ absl::StatusOr<Report> measure(const Options& options) {
   ASSIGN_OR_RETURN(const auto stack, LayerStack::create(*device, shape, options.small ? 2 : 4,
                                                         options.small ? 8 : 512));
   Clock clock(*stack, options.small ? 1 : 10, options.small ? 1 : 7);
+  const bool fast = math == kernels::CudaMath::kFast;
+  if (report.copy == 0) RETURN_IF_ERROR(time_copy(options, *device, *stack, clock, report));
+  if (fast || device->kind() != kernels::DeviceKind::kCuda) {
+    RETURN_IF_ERROR(time_gemm(options, *device, *stack, clock, report));
+  }
+  const std::string mode = fast ? ", fast" : "";
+  RETURN_IF_ERROR(ops(options, mode, *stack, clock, report));
+  return decode(options, mode, *stack, clock, report);
+}
+
+absl::StatusOr<Report> measure(const Options& options) {
   Report report;
-  RETURN_IF_ERROR(ceilings(options, *device, *stack, clock, report));
-  RETURN_IF_ERROR(ops(options, *stack, clock, report));
-  RETURN_IF_ERROR(decode(options, *stack, clock, report));
+  ASSIGN_OR_RETURN(const kernels::DeviceOptions device, Device::parse(options.device));
+  // Memory of one mode is given back before the next one starts.
+  if (device.kind == kernels::DeviceKind::kCuda) {
+    RETURN_IF_ERROR(measure_mode(options, kernels::CudaMath::kFast, report));
+  }
+  RETURN_IF_ERROR(measure_mode(options, kernels::CudaMath::kIdentical, report));
   return report;
 }
 

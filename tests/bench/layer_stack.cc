@@ -11,11 +11,9 @@ namespace brigade::bench {
 namespace {
 
 using kernels::Buffer;
-using kernels::WeightFormat;
 
 // A bf16 of these bytes is about 0.0115, an f32 too: finite everywhere.
 constexpr uint8_t kFill = 0x3C;
-constexpr WeightFormat kFormat = WeightFormat::kBF16PairPanels16;
 constexpr absl::Duration kDeadline = absl::Seconds(60);
 
 }  // namespace
@@ -31,6 +29,11 @@ absl::StatusOr<std::unique_ptr<LayerStack>> LayerStack::create(kernels::Device& 
   RETURN_IF_ERROR(stack->synchronize());
   return stack;
 }
+
+LayerStack::LayerStack(kernels::Device& device, const LayerShape& shape)
+    : device_(device),
+      shape_(shape),
+      format_(kernels::weight_format(kernels::DType::kBF16, kernels::weight_layout(device))) {}
 
 absl::StatusOr<Buffer> LayerStack::filled(size_t bytes) {
   ASSIGN_OR_RETURN(Buffer buffer, Buffer::allocate(device_, bytes));
@@ -49,13 +52,13 @@ absl::Status LayerStack::make_layer(Layer& layer) {
   const LayerShape& s = shape_;
   const int64_t q_width = int64_t{s.heads} * s.head_dim;
   const int64_t qkv_width = q_width + 2 * int64_t{s.kv_heads} * s.head_dim;
-  ASSIGN_OR_RETURN(layer.qkv, filled(kernels::packed_bytes(kFormat, qkv_width, s.hidden)));
-  ASSIGN_OR_RETURN(layer.o, filled(kernels::packed_bytes(kFormat, s.hidden, q_width)));
-  ASSIGN_OR_RETURN(layer.router, filled(kernels::packed_bytes(kFormat, s.experts, s.hidden)));
+  ASSIGN_OR_RETURN(layer.qkv, filled(kernels::packed_bytes(format_, qkv_width, s.hidden)));
+  ASSIGN_OR_RETURN(layer.o, filled(kernels::packed_bytes(format_, s.hidden, q_width)));
+  ASSIGN_OR_RETURN(layer.router, filled(kernels::packed_bytes(format_, s.experts, s.hidden)));
   ASSIGN_OR_RETURN(layer.norm, filled(sizeof(float) * s.hidden));
   for (int e = 0; e < s.experts; ++e) {
-    ASSIGN_OR_RETURN(Buffer gate_up, filled(2 * kernels::packed_bytes(kFormat, s.ffn, s.hidden)));
-    ASSIGN_OR_RETURN(Buffer down, filled(kernels::packed_bytes(kFormat, s.hidden, s.ffn)));
+    ASSIGN_OR_RETURN(Buffer gate_up, filled(2 * kernels::packed_bytes(format_, s.ffn, s.hidden)));
+    ASSIGN_OR_RETURN(Buffer down, filled(kernels::packed_bytes(format_, s.hidden, s.ffn)));
     layer.gate_up.push_back(std::move(gate_up));
     layer.down.push_back(std::move(down));
   }
@@ -82,7 +85,7 @@ absl::Status LayerStack::make_buffers(int max_rows) {
   RETURN_IF_ERROR(floats(experts_, rows * s.top_k));
   RETURN_IF_ERROR(floats(answers_, rows * s.top_k * hidden));
   RETURN_IF_ERROR(floats(logits_, rows * s.vocab));
-  ASSIGN_OR_RETURN(output_, filled(kernels::packed_bytes(kFormat, s.vocab, s.hidden)));
+  ASSIGN_OR_RETURN(output_, filled(kernels::packed_bytes(format_, s.vocab, s.hidden)));
   std::vector<int32_t> blocks(s.context / s.block_size);
   for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int32_t>(i);
   ASSIGN_OR_RETURN(tables_, indices(blocks));
@@ -103,7 +106,7 @@ absl::Status LayerStack::make_buffers(int max_rows) {
 }
 
 kernels::PackedMatrix LayerStack::matrix(const Buffer& buffer, int64_t outputs, int64_t k) const {
-  return {buffer.data(), kFormat, outputs, k};
+  return {buffer.data(), format_, outputs, k};
 }
 
 absl::Status LayerStack::norm(int rows) {
@@ -193,7 +196,7 @@ absl::Status LayerStack::experts(int layer, int rows) {
     }
     kernels::ExpertWeights weights;
     weights.gate_up =
-        matrix(layers_[layer].gate_up[e], 2 * kernels::padded_outputs(s.ffn), s.hidden);
+        matrix(layers_[layer].gate_up[e], kernels::gate_up_outputs(format_, s.ffn), s.hidden);
     weights.down = matrix(layers_[layer].down[e], s.hidden, s.ffn);
     weights.ffn = s.ffn;
     groups[e] = {weights, first, term - first};

@@ -57,7 +57,7 @@ class LayerStack {
     std::vector<kernels::Buffer> gate_up, down;
     kernels::Buffer cache;
   };
-  LayerStack(kernels::Device& device, const LayerShape& shape) : device_(device), shape_(shape) {}
+  LayerStack(kernels::Device& device, const LayerShape& shape);
   absl::StatusOr<kernels::Buffer> filled(size_t bytes);
   absl::StatusOr<kernels::Buffer> indices(const std::vector<int32_t>& values);
   absl::Status make_layer(Layer& layer);
@@ -68,6 +68,7 @@ class LayerStack {
 
   kernels::Device& device_;
   const LayerShape shape_;
+  const kernels::WeightFormat format_;  // bf16 as the device likes to read it
   std::unique_ptr<kernels::Stream> stream_;
   std::vector<Layer> layers_;
   kernels::Buffer output_, hidden_, normed_, qkv_, attention_, router_logits_, gates_, experts_,

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Packs what a machine with a GPU needs to check Brigade there: programs, CUDA module, checks, the demo
-# model, and the small libraries that they load. CUDA, cuBLAS, NCCL and the driver are that machine's.
+# Packs what a machine with a GPU needs, beside the source tree, to check Brigade there: programs, CUDA
+# module, checks, and the small libraries that they load. CUDA, cuBLAS, NCCL and the driver are that
+# machine's; the demo model is the tree's.
 #
 #   tools/device_check/make_bundle.sh [OUT.tar.xz]      (default: build/device_check.tar.xz)
 #
-# Then, on the other machine:  tar xf device_check.tar.xz && device_check/device_check.py
+# Then, on the other machine:  tar xf device_check.tar.xz && device_check/device_check.py   (in the source tree)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -24,8 +25,6 @@ for program in "${programs[@]}" brigade_cuda.so; do
   strip "$folder/bin/$program"
 done
 cp tools/device_check/{device_check.py,steps.py,machine.py,README.md} "$folder/"
-mkdir -p "$folder/models"
-cp -r models/demo "$folder/models/"
 
 # Libraries of the programs, without those of CUDA. The C library goes along with its loader: it is used
 # where the machine's own is older.

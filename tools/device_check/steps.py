@@ -44,6 +44,9 @@ class Bench:
         self.bin = here / "bin"
         self.module = self.bin / "brigade_cuda.so"
         folders = [str(here / "lib")] + [str(Path(path).parent) for path in found.values() if path]
+        # The tree's demo model: beside the bundle, or where the script is started.
+        places = [here.parent / "models/demo", Path.cwd() / "models/demo"]
+        self.models = next((place for place in places if place.is_dir()), None)
         self.missing = [name for name, path in found.items() if path is None]
         self.environment = dict(os.environ, BRIGADE_TEST_SEED=str(seed), BRIGADE_CUDA_MODULE=str(self.module))
         self.libraries = os.pathsep.join(dict.fromkeys(folders))
@@ -125,7 +128,9 @@ class Bench:
                 raise Failed(f"not started: {(folder / 'log').read_text()[-1500:]}")
 
             cuda = ["--cuda-module", self.module] if device.startswith("cuda") else []
-            model = self.here / "models/demo/target"
+            if self.models is None:
+                raise NotAvailable("models/demo of the source tree is not here")
+            model = self.models / "target"
             try:
                 start("brigade-coordinator", "--model", model, "--device", device, *cuda, "--listen", "127.0.0.1:0",
                       "--port-file", folder / "port", "--metrics-listen", "", "--kv-memory", "256M", "--workers",
@@ -137,7 +142,7 @@ class Bench:
                           f"worker-{index}", "--device", on, *cuda, "--exit-on-stdin-eof", *more)
                 if draft:
                     start("brigade-draft-worker", "--join", f"127.0.0.1:{control}", "--model",
-                          self.here / "models/demo/draft", "--exit-on-stdin-eof")
+                          self.models / "draft", "--exit-on-stdin-eof")
                 server = f"127.0.0.1:{port('port')}"
                 done = subprocess.run(self.command("brigade", "status", "--server", server, "--wait-ready", READY_SECONDS),
                                       env=self.environment, capture_output=True, text=True, timeout=READY_SECONDS + 5)

@@ -79,6 +79,7 @@ ncclResult_t violation(ncclResult_t result, const std::string& what) {
   return result;
 }
 
+// The sleep is the injected fault: it moves transfers of different pairs against each other.
 void random_delay() {
   static const uint64_t longest = environment_number("BRIGADE_EMULATED_NCCL_DELAY_US", 200);
   if (longest > 0 && random_choice(4))

@@ -97,6 +97,7 @@ void StreamQueue::wait_for(std::shared_ptr<EventState> event, uint64_t generatio
   push({.run = [event, generation] { wait_event(*event, generation); }, .always = true});
 }
 
+// The sleep is the injected fault: it moves streams against each other, so that a missing wait shows.
 void StreamQueue::delay() {
   const unsigned every = delay_every;
   if (every == 0) return;

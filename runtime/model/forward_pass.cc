@@ -1,7 +1,6 @@
 #include "runtime/model/forward_pass.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,6 +24,8 @@ absl::StatusOr<std::unique_ptr<ForwardPass>> ForwardPass::create(
   CHECK(pass->use_.layers() == 0 || pass->exchange_ != nullptr);
   ASSIGN_OR_RETURN(pass->stream_, device.create_stream());
   ASSIGN_OR_RETURN(pass->buffers_, StepBuffers::plan(device, spec, limits));
+  ASSIGN_OR_RETURN(StepOutput output, StepOutput::plan(device, spec, weights, limits));
+  pass->output_.emplace(std::move(output));
   return pass;
 }
 
@@ -58,12 +59,12 @@ absl::Status ForwardPass::begin(const StepBatch& batch, kernels::Waker* waker) {
   batch_ = &batch;
   waker_ = waker;
   rows_ = batch.rows();
-  logit_rows_ = static_cast<int>(batch.logit_rows.size());
   layer_ = 0;
   if (!parked_rows_.empty())
     std::fill(first_parked_.begin(), first_parked_.end(), limits_.max_rows);
   parked_rows_.clear();
   RETURN_IF_ERROR(buffers_.copy_batch(*stream_, batch));
+  RETURN_IF_ERROR(output_->begin(*stream_, batch));
   RETURN_IF_ERROR(kernels::embedding(*stream_, {.ids = buffers_.tokens.as<int32_t>(),
                                                 .table = weights_.embedding.data(),
                                                 .table_dtype = weights_.embedding_dtype,
@@ -310,7 +311,9 @@ absl::StatusOr<bool> ForwardPass::finish_experts() {
                              .top_k = spec_.layers[layer_].moe->rule.top_k}));
   park(exchange_->parked_rows());
   if (parked_rows_.size() == static_cast<size_t>(rows_)) {
-    RETURN_IF_ERROR(finish_without_output());
+    // What the other layers would compute is of no use.
+    output_->leave_out();
+    RETURN_IF_ERROR(finish());
     return true;
   }
   next_layer();
@@ -340,31 +343,8 @@ void ForwardPass::next_layer() {
 }
 
 absl::Status ForwardPass::run_output() {
-  if (logit_rows_ > 0) {
-    RETURN_IF_ERROR(kernels::gather_rows(*stream_, {.x = buffers_.hidden.as<float>(),
-                                                    .index = buffers_.logit_rows.as<int32_t>(),
-                                                    .out = buffers_.gathered.as<float>(),
-                                                    .rows = logit_rows_,
-                                                    .width = spec_.hidden}));
-    RETURN_IF_ERROR(
-        rms_norm(weights_.final_norm, buffers_.gathered, buffers_.gathered, logit_rows_));
-    RETURN_IF_ERROR(kernels::matmul(*stream_, {.x = buffers_.gathered.as<float>(),
-                                               .weights = weights_.lm_head.matrix,
-                                               .y = buffers_.logits.as<float>(),
-                                               .x_stride = spec_.hidden,
-                                               .y_stride = spec_.vocab,
-                                               .rows = logit_rows_}));
-    const size_t bytes = size_t(logit_rows_) * spec_.vocab * sizeof(float);
-    RETURN_IF_ERROR(
-        stream_->copy_to_host(buffers_.host_logits.data(), buffers_.logits.data(), bytes));
-  }
-  return finish();
-}
-
-// Every row is parked: what the other layers would compute is of no use.
-absl::Status ForwardPass::finish_without_output() {
-  std::fill_n(buffers_.host_logits.as<float>(), size_t(logit_rows_) * spec_.vocab,
-              std::numeric_limits<float>::quiet_NaN());
+  RETURN_IF_ERROR(output_->compute(*stream_, buffers_.hidden.as<float>()));
+  RETURN_IF_ERROR(output_->copy_to_host(*stream_));
   return finish();
 }
 
@@ -388,9 +368,8 @@ absl::Status ForwardPass::rms_norm(const Buffer& weight, const Buffer& x, const 
 }
 
 std::span<const float> ForwardPass::logits(int index) const {
-  CHECK(stage_ == Stage::kIdle && index >= 0 && index < logit_rows_);
-  const auto vocab = static_cast<size_t>(spec_.vocab);
-  return {buffers_.host_logits.as<float>() + static_cast<size_t>(index) * vocab, vocab};
+  CHECK(stage_ == Stage::kIdle);
+  return output_->logits(index);
 }
 
 absl::Status ForwardPass::copy_block(int from, int to) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "runtime/model/model_spec.h"
 #include "runtime/model/step_buffers.h"
 #include "runtime/model/step_model.h"
+#include "runtime/model/step_output.h"
 #include "runtime/model/weights.h"
 
 namespace brigade::runtime {
@@ -59,7 +61,6 @@ class ForwardPass : public StepModel {
   absl::Status check_experts();
   void park(std::span<const int32_t> rows);
   absl::Status run_output();
-  absl::Status finish_without_output();
   absl::Status finish();
   void count_experts();
   void follow_holders();
@@ -75,6 +76,7 @@ class ForwardPass : public StepModel {
   std::unique_ptr<kernels::Stream> stream_;
   const std::unique_ptr<expert_parallel::Exchange> exchange_;  // ends before the stream it uses
   StepBuffers buffers_;
+  std::optional<StepOutput> output_;                // set by create()
   std::vector<kernels::ExpertGroup> dense_groups_;  // [layer]; read by the stream while a step runs
   ExpertUse use_;
   uint64_t holders_version_ = 0;  // of use_'s holders
@@ -88,7 +90,6 @@ class ForwardPass : public StepModel {
   kernels::Event event_;
   int rows_ = 0;
   int layer_ = 0;
-  int logit_rows_ = 0;
   // Rows whose hidden state is garbage because an expert had no holder. They go on through the
   // layers as NaN: every op keeps rows apart, and the router stays in range.
   std::vector<int32_t> first_parked_;  // [max_sequences]: from this row on; max_rows: none

@@ -15,7 +15,7 @@ using kernels::Buffer;
 using kernels::HostBuffer;
 
 constexpr size_t kPiece = 64;  // of the staging memory
-constexpr size_t kIndexArrays = 6;
+constexpr size_t kIndexArrays = 5;
 
 struct Widths {
   size_t top_k = 0, experts = 0, moe_layers = 0;
@@ -91,8 +91,7 @@ absl::StatusOr<StepBuffers> StepBuffers::plan(kernels::Device& device, const Mod
   const AttentionSpec& a = spec.attention;
   const Widths width = widths(spec);
   const auto rows = static_cast<size_t>(limits.max_rows);
-  const auto logit_rows = static_cast<size_t>(limits.max_logit_rows);
-  const auto hidden = static_cast<size_t>(spec.hidden), vocab = static_cast<size_t>(spec.vocab);
+  const auto hidden = static_cast<size_t>(spec.hidden);
   StepBuffers made;
   made.qkv_stride = int64_t{a.heads + 2 * a.kv_heads} * a.head_dim;
   Planner planner(device);
@@ -102,7 +101,6 @@ absl::StatusOr<StepBuffers> StepBuffers::plan(kernels::Device& device, const Mod
   planner.add(made.slots, rows * sizeof(int64_t));
   planner.add(made.block_tables,
               size_t(limits.max_sequences) * limits.max_blocks * sizeof(int32_t));
-  planner.add(made.logit_rows, logit_rows * sizeof(int32_t));
   planner.add(made.hidden, rows * hidden * sizeof(float));
   planner.add(made.normed, rows * hidden * sizeof(float));
   planner.add(made.qkv, rows * made.qkv_stride * sizeof(float));
@@ -110,8 +108,6 @@ absl::StatusOr<StepBuffers> StepBuffers::plan(kernels::Device& device, const Mod
   planner.add(made.router_logits, rows * width.experts * sizeof(float));
   planner.add(made.gates, rows * width.top_k * sizeof(float));
   planner.add(made.experts, rows * width.top_k * sizeof(int32_t));
-  planner.add(made.gathered, logit_rows * hidden * sizeof(float));
-  planner.add(made.logits, logit_rows * vocab * sizeof(float));
   planner.add(made.attention_scratch,
               kernels::attention_scratch_bytes(device, limits.max_rows, a.heads, a.head_dim));
   if (width.dense_ffn > 0) {
@@ -124,11 +120,10 @@ absl::StatusOr<StepBuffers> StepBuffers::plan(kernels::Device& device, const Mod
   ASSIGN_OR_RETURN(
       made.host_experts,
       HostBuffer::allocate(device, width.moe_layers * made.host_experts_stride * sizeof(int32_t)));
-  ASSIGN_OR_RETURN(made.host_logits, HostBuffer::allocate(device, made.logits.bytes()));
   if (device.kind() == kernels::DeviceKind::kCpu) return made;
   size_t index_bytes = kIndexArrays * kPiece;
-  for (const Buffer* buffer : {&made.tokens, &made.positions, &made.row_sequence, &made.slots,
-                               &made.block_tables, &made.logit_rows}) {
+  for (const Buffer* buffer :
+       {&made.tokens, &made.positions, &made.row_sequence, &made.slots, &made.block_tables}) {
     index_bytes += buffer->bytes();
   }
   ASSIGN_OR_RETURN(made.host_indices, HostBuffer::allocate(device, index_bytes));
@@ -141,9 +136,7 @@ absl::Status StepBuffers::copy_batch(kernels::Stream& stream, const StepBatch& b
   RETURN_IF_ERROR(copies.add(positions, batch.positions, batch.positions.size()));
   RETURN_IF_ERROR(copies.add(row_sequence, batch.row_sequence, batch.row_sequence.size()));
   RETURN_IF_ERROR(copies.add(slots, batch.slots, batch.slots.size()));
-  RETURN_IF_ERROR(
-      copies.add(block_tables, batch.block_tables, size_t(batch.sequences) * batch.max_blocks));
-  return copies.add(logit_rows, batch.logit_rows, batch.logit_rows.size());
+  return copies.add(block_tables, batch.block_tables, size_t(batch.sequences) * batch.max_blocks);
 }
 
 }  // namespace brigade::runtime

@@ -1,6 +1,6 @@
 // The memory of one microbatch's forward pass, planned for its limits at start, and the copy of a
-// batch's indices into it. Host memory is the device's own kind, so that no copy holds up the step
-// thread, which is the only user.
+// batch's indices into it; the end of the pass has its own (StepOutput). Host memory is the
+// device's own kind, so that no copy holds up the step thread, which is the only user.
 #pragma once
 
 #include <vector>
@@ -24,7 +24,6 @@ struct StepBuffers {
   kernels::Buffer tokens, positions, row_sequence;  // i32 [max_rows]
   kernels::Buffer slots;                            // i64 [max_rows]
   kernels::Buffer block_tables;                     // i32 [max_sequences, max_blocks]
-  kernels::Buffer logit_rows;                       // i32 [max_logit_rows]
   // f32 [max_rows, width].
   kernels::Buffer hidden;         // the residual stream
   kernels::Buffer normed;         // input of attention or FFN; attention finds it filled
@@ -34,14 +33,11 @@ struct StepBuffers {
   kernels::Buffer router_logits;  // width experts; MoE layers only
   kernels::Buffer gates;          // f32 [max_rows, top_k]
   kernels::Buffer experts;        // i32 [max_rows, top_k]
-  kernels::Buffer gathered;       // f32 [max_logit_rows, hidden]
-  kernels::Buffer logits;         // f32 [max_logit_rows, vocab]
   kernels::Buffer attention_scratch, ffn_scratch;
   int64_t qkv_stride = 0;
   // Host copies.
   kernels::HostBuffer host_experts;  // i32 [moe layers, max_rows, top_k]
   size_t host_experts_stride = 0;    // from one MoE layer to the next
-  kernels::HostBuffer host_logits;   // f32 [max_logit_rows, vocab]
   // The batch's indices on their way, where device memory is not the host's.
   kernels::HostBuffer host_indices;
 };

@@ -8,7 +8,8 @@
 namespace brigade::runtime {
 namespace {
 
-constexpr int kStepsBetweenLayers = 4;
+// Between two looks at where rows go: while drafts are verified, and while all drafters rest.
+constexpr int kStepsBetweenLayers = 4, kRestingStepsBetweenLayers = 64;
 
 }  // namespace
 
@@ -212,7 +213,9 @@ void StepLoop::note_time(const Microbatch& microbatch) {
 
 // What rows are going to wake, a layer now and then: it costs rows x experts.
 void StepLoop::follow_routing() {
-  if (expert_demand_->known() && ++steps_since_routing_ < kStepsBetweenLayers) return;
+  const int between =
+      depth_control_.decision().level > 0 ? kStepsBetweenLayers : kRestingStepsBetweenLayers;
+  if (expert_demand_->known() && ++steps_since_routing_ < between) return;
   steps_since_routing_ = 0;
   const int layer = expert_demand_->next_layer();
   int64_t rows = 0;

@@ -39,6 +39,12 @@ absl::StatusOr<runtime::StepModel::Progress> KnownTextDraft::advance() {
   return progress;
 }
 
+absl::Status KnownTextDraft::copy_block(int from, int to) {
+  const auto at = [&](int block) { return tokens_.begin() + std::ptrdiff_t{block} * block_size_; };
+  std::copy_n(at(from), block_size_, at(to));
+  return model_.copy_block(from, to);
+}
+
 // Up to and with the row's own token.
 uint64_t KnownTextDraft::text_before(int row) const {
   const auto sequence = static_cast<size_t>(batch_->row_sequence[static_cast<size_t>(row)]);

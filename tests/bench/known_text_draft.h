@@ -26,7 +26,7 @@ class KnownTextDraft final : public runtime::StepModel {
   absl::Status begin(const runtime::StepBatch& batch, kernels::Waker* waker) override;
   absl::StatusOr<Progress> advance() override;
   std::span<const float> logits(int index) const override;
-  absl::Status copy_block(int from, int to) override { return model_.copy_block(from, to); }
+  absl::Status copy_block(int from, int to) override;
   std::vector<std::vector<int64_t>> expert_rows() const override { return {}; }
 
  private:

@@ -8,16 +8,28 @@ namespace brigade::runtime {
 namespace {
 
 constexpr double kWindowRows = 2000;  // rows after which a choice has faded to 1/e or less
+constexpr int kEach = 16;             // row counts up to this are all looked at
+constexpr int kPerOctave = 4;         // and from there on
+
+// The last one is at least `max_rows`.
+std::vector<int> points_up_to(int max_rows) {
+  std::vector<int> points;
+  for (int n = 1, step = 1; points.empty() || points.back() < max_rows; n += step) {
+    points.push_back(n);
+    if (n >= kEach && (n & (n - 1)) == 0) step = n / kPerOctave;
+  }
+  return points;
+}
 
 }  // namespace
 
 ExpertDemand::ExpertDemand(int layers, int experts, int max_rows)
-    : max_rows_(max_rows),
+    : points_(points_up_to(max_rows)),
+      sum_(points_.size()),
       layers_(static_cast<size_t>(layers)),
-      sum_(static_cast<size_t>(max_rows) + 1),
-      expected_(sum_.size()),
+      expected_(static_cast<size_t>(max_rows) + 1),
       asleep_(static_cast<size_t>(experts)),
-      share_(asleep_.size()),
+      sleep_on_(asleep_.size()),
       awake_(1) {
   CHECK(layers > 0 && experts > 0 && max_rows > 0);
   for (Layer& layer : layers_) {
@@ -41,13 +53,22 @@ bool ExpertDemand::take_layer(std::span<const int64_t> counts, int64_t rows,
   layer.seen_rows = rows;
   add_expected(layer, holders);
   if (++next_ < static_cast<int>(layers_.size())) return false;
+  end_round();
+  return true;
+}
+
+void ExpertDemand::end_round() {
   next_ = 0;
   ++rounds_;
-  for (size_t n = 0; n < sum_.size(); ++n) {
-    expected_[n] = sum_[n] / static_cast<double>(layers_.size());
+  const auto layers = static_cast<double>(layers_.size());
+  for (size_t n = 1, point = 0; n < expected_.size(); ++n) {
+    if (n > static_cast<size_t>(points_[point])) ++point;
+    const double below = point == 0 ? 0 : points_[point - 1];
+    const double before = point == 0 ? 0 : sum_[point - 1];
+    const double share = (static_cast<double>(n) - below) / (points_[point] - below);
+    expected_[n] = (before + (sum_[point] - before) * share) / layers;
   }
   std::fill(sum_.begin(), sum_.end(), 0.0);
-  return true;
 }
 
 // An expert stays asleep in n rows with probability (1 - share)^n.
@@ -55,19 +76,24 @@ void ExpertDemand::add_expected(const Layer& layer, std::span<const int32_t> hol
   const double rows = std::max(layer.window_rows, 1.0);
   int32_t most = 0;
   for (size_t expert = 0; expert < asleep_.size(); ++expert) {
-    share_[expert] = std::clamp(layer.window[expert] / rows, 0.0, 1.0);
+    sleep_on_[expert] = 1 - std::clamp(layer.window[expert] / rows, 0.0, 1.0);
     asleep_[expert] = 1;
     most = std::max(most, holders[expert]);
   }
   awake_.resize(std::max(awake_.size(), static_cast<size_t>(most) + 1));
-  for (int n = 1; n <= max_rows_; ++n) {
+  int step = 1;  // rows that sleep_on_ is for
+  for (size_t point = 0; point < points_.size(); ++point) {
+    for (const int next = points_[point] - (point == 0 ? 0 : points_[point - 1]); step < next;) {
+      for (double& chance : sleep_on_) chance *= chance;
+      step *= 2;
+    }
     std::fill(awake_.begin(), awake_.end(), 0.0);
     for (size_t expert = 0; expert < asleep_.size(); ++expert) {
-      asleep_[expert] *= 1 - share_[expert];
+      asleep_[expert] *= sleep_on_[expert];
       if (holders[expert] < 0) continue;
       awake_[static_cast<size_t>(holders[expert])] += 1 - asleep_[expert];
     }
-    sum_[static_cast<size_t>(n)] += *std::max_element(awake_.begin(), awake_.end());
+    sum_[point] += *std::max_element(awake_.begin(), awake_.end());
   }
 }
 

@@ -36,14 +36,18 @@ class ExpertDemand {
     int64_t seen_rows = 0;
   };
   void add_expected(const Layer& layer, std::span<const int32_t> holders);
+  void end_round();
 
-  const int max_rows_;
+  // Row counts that are looked at, and what was found, summed over layers; a straight line between
+  // them is near enough, for the curve is flat where they are far apart.
+  std::vector<int> points_;
+  std::vector<double> sum_;  // [points]
   std::vector<Layer> layers_;
   int next_ = 0;
   int64_t rounds_ = 0;
-  std::vector<double> sum_, expected_;  // [max_rows + 1]
-  std::vector<double> asleep_, share_;  // scratch, by expert
-  std::vector<double> awake_;           // scratch, by holder
+  std::vector<double> expected_;           // [max_rows + 1]
+  std::vector<double> asleep_, sleep_on_;  // scratch, by expert
+  std::vector<double> awake_;              // scratch, by holder
 };
 
 }  // namespace brigade::runtime

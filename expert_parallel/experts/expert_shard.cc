@@ -2,30 +2,34 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "kernels/core/check.h"
 #include "kernels/core/status.h"
+#include "kernels/ops/packed_parts.h"
 
 namespace brigade::expert_parallel {
 namespace {
 
-using kernels::Buffer;
+// Down begins where the kernels can read it with wide loads.
+constexpr size_t kMatrixAlignment = 64;
 
-// Packs through `pack(to)` into `buffer`: in place where the host can write it, else by a copy.
-template <typename Pack>
-absl::Status fill(kernels::Device& device, kernels::Stream& stream, const Buffer& buffer,
-                  Pack&& pack) {
-  if (device.kind() == kernels::DeviceKind::kCpu) {
-    pack(buffer.data());
-    return absl::OkStatus();
-  }
-  std::vector<uint8_t> host(buffer.bytes());
-  pack(host.data());
-  RETURN_IF_ERROR(stream.copy_to_device(buffer.data(), host.data(), host.size()));
-  return stream.synchronize(absl::Now() + absl::Minutes(1));
+size_t down_offset(size_t gate_up_bytes) {
+  return (gate_up_bytes + kMatrixAlignment - 1) / kMatrixAlignment * kMatrixAlignment;
+}
+
+absl::Status named(const absl::Status& status, const std::string& what) {
+  return absl::Status(status.code(), absl::StrCat(what, ": ", std::string(status.message())));
+}
+
+// Rows that all lie in memory, of `bytes` each.
+auto rows_at(const void* source, size_t bytes) {
+  return [source, bytes](int64_t first, int64_t) -> const void* {
+    return static_cast<const uint8_t*>(source) + static_cast<size_t>(first) * bytes;
+  };
 }
 
 }  // namespace
@@ -43,7 +47,8 @@ ExpertShard::ExpertShard(kernels::Device& device, const ExpertGeometry& geometry
       geometry_(geometry),
       format_(kernels::weight_format(kernels::weight_dtype(geometry.format),
                                      kernels::weight_layout(device))),
-      slots_(size_t(geometry.moe_layers) * geometry.experts) {}
+      pool_(device, down_offset(gate_up_bytes()) + down_bytes()),
+      places_(size_t(geometry.moe_layers) * geometry.experts) {}
 
 absl::Status ExpertShard::check_index(int moe_layer, int expert) const {
   if (moe_layer >= 0 && moe_layer < geometry_.moe_layers && expert >= 0 &&
@@ -54,9 +59,9 @@ absl::Status ExpertShard::check_index(int moe_layer, int expert) const {
       absl::StrCat("no expert ", expert, " in MoE layer ", moe_layer));
 }
 
-const ExpertShard::Slot& ExpertShard::slot(int moe_layer, int expert) const {
+const ExpertShard::Place& ExpertShard::place(int moe_layer, int expert) const {
   CHECK(check_index(moe_layer, expert).ok());
-  return slots_[size_t(moe_layer) * geometry_.experts + expert];
+  return places_[size_t(moe_layer) * geometry_.experts + expert];
 }
 
 absl::Status ExpertShard::check_absent(int moe_layer, int expert) const {
@@ -65,9 +70,21 @@ absl::Status ExpertShard::check_absent(int moe_layer, int expert) const {
       absl::StrCat("expert ", expert, " of MoE layer ", moe_layer, " is loaded already"));
 }
 
-size_t ExpertShard::expert_bytes() const {
-  return 2 * kernels::packed_bytes(format_, geometry_.ffn, geometry_.hidden) +
-         kernels::packed_bytes(format_, geometry_.hidden, geometry_.ffn);
+size_t ExpertShard::gate_up_bytes() const {
+  return 2 * kernels::packed_bytes(format_, geometry_.ffn, geometry_.hidden);
+}
+
+size_t ExpertShard::down_bytes() const {
+  return kernels::packed_bytes(format_, geometry_.hidden, geometry_.ffn);
+}
+
+size_t ExpertShard::expert_bytes() const { return gate_up_bytes() + down_bytes(); }
+
+absl::Status ExpertShard::plan(int experts) {
+  const absl::Status planned = pool_.plan(static_cast<size_t>(std::max(experts, 0)));
+  if (planned.ok()) return planned;
+  return named(planned, absl::StrCat("memory for ", experts, " experts of ", expert_bytes(),
+                                     " bytes"));
 }
 
 uint64_t ExpertShard::checksum_of(const ExpertSource& source) const {
@@ -80,58 +97,69 @@ uint64_t ExpertShard::checksum_of(const ExpertSource& source) const {
   return hash;
 }
 
-absl::StatusOr<PreparedExpert> ExpertShard::prepare(kernels::Stream& stream, int moe_layer,
+absl::StatusOr<PreparedExpert> ExpertShard::prepare(kernels::StagedUpload& upload, int moe_layer,
                                                     int expert, const ExpertSource& source) const {
   RETURN_IF_ERROR(check_index(moe_layer, expert));
   const int64_t hidden = geometry_.hidden, ffn = geometry_.ffn;
+  const size_t element = kernels::dtype_bytes(kernels::weight_dtype(format_));
+  const std::string name = absl::StrCat("expert ", expert, " of MoE layer ", moe_layer);
   PreparedExpert prepared{
       .moe_layer = moe_layer, .expert = expert, .checksum = checksum_of(source)};
-  ASSIGN_OR_RETURN(prepared.gate_up,
-                   Buffer::allocate(device_, 2 * kernels::packed_bytes(format_, ffn, hidden)));
-  ASSIGN_OR_RETURN(prepared.down,
-                   Buffer::allocate(device_, kernels::packed_bytes(format_, hidden, ffn)));
-  RETURN_IF_ERROR(fill(device_, stream, prepared.gate_up, [&](void* to) {
-    kernels::pack_gate_up(format_, source.gate, source.up, ffn, hidden, to);
-  }));
-  RETURN_IF_ERROR(fill(device_, stream, prepared.down, [&](void* to) {
-    kernels::pack_matrix(format_, source.down, hidden, ffn, to);
-  }));
+  absl::StatusOr<kernels::Slot> memory_of = pool_.take();
+  if (!memory_of.ok()) return named(memory_of.status(), absl::StrCat("memory for ", name));
+  prepared.memory = *std::move(memory_of);
+  auto* const memory = static_cast<std::byte*>(prepared.memory.data());
+  const auto gate = rows_at(source.gate, hidden * element), up = rows_at(source.up, hidden * element);
+  const auto down = rows_at(source.down, ffn * element);
+  RETURN_IF_ERROR(upload.fill(name + " (gate and up)", memory, gate_up_bytes(),
+                              [&](size_t first, size_t bytes, void* to) {
+                                kernels::pack_gate_up_part(format_, gate, up, ffn, hidden, first,
+                                                           bytes, to);
+                              }));
+  RETURN_IF_ERROR(upload.fill(name + " (down)", memory + down_offset(gate_up_bytes()), down_bytes(),
+                              [&](size_t first, size_t bytes, void* to) {
+                                kernels::pack_matrix_part(format_, down, hidden, ffn, first, bytes,
+                                                          to);
+                              }));
+  ASSIGN_OR_RETURN(prepared.uploaded, upload.filled());
   return prepared;
 }
 
 absl::Status ExpertShard::insert(PreparedExpert expert) {
   RETURN_IF_ERROR(check_index(expert.moe_layer, expert.expert));
   RETURN_IF_ERROR(check_absent(expert.moe_layer, expert.expert));
-  CHECK(expert.gate_up.device() == &device_ && expert.bytes() == expert_bytes());
+  CHECK(expert.memory.device() == &device_ && expert.uploaded.ready());
   const int64_t hidden = geometry_.hidden, ffn = geometry_.ffn;
-  Slot& slot = slots_[size_t(expert.moe_layer) * geometry_.experts + expert.expert];
-  slot.packed = std::move(expert);
-  slot.weights = {.gate_up = {slot.packed.gate_up.data(), format_,
-                              kernels::gate_up_outputs(format_, ffn), hidden},
-                  .down = {slot.packed.down.data(), format_, hidden, ffn},
-                  .ffn = geometry_.ffn};
-  slot.loaded = true;
-  resident_bytes_ += slot.packed.bytes();
+  Place& place = places_[size_t(expert.moe_layer) * geometry_.experts + expert.expert];
+  place.packed = std::move(expert);
+  const auto* const memory = static_cast<const std::byte*>(place.packed.memory.data());
+  place.weights = {
+      .gate_up = {memory, format_, kernels::gate_up_outputs(format_, ffn), hidden},
+      .down = {memory + down_offset(gate_up_bytes()), format_, hidden, ffn},
+      .ffn = geometry_.ffn};
+  place.loaded = true;
+  resident_bytes_ += expert_bytes();
   return absl::OkStatus();
 }
 
-absl::Status ExpertShard::load(kernels::Stream& stream, int moe_layer, int expert,
+absl::Status ExpertShard::load(kernels::StagedUpload& upload, int moe_layer, int expert,
                                const ExpertSource& source) {
   RETURN_IF_ERROR(check_absent(moe_layer, expert));
-  ASSIGN_OR_RETURN(PreparedExpert prepared, prepare(stream, moe_layer, expert, source));
+  ASSIGN_OR_RETURN(PreparedExpert prepared, prepare(upload, moe_layer, expert, source));
+  RETURN_IF_ERROR(upload.finish());
   return insert(std::move(prepared));
 }
 
 absl::StatusOr<PreparedExpert> ExpertShard::remove(int moe_layer, int expert) {
   RETURN_IF_ERROR(check_index(moe_layer, expert));
-  Slot& slot = slots_[size_t(moe_layer) * geometry_.experts + expert];
-  if (!slot.loaded) {
+  Place& place = places_[size_t(moe_layer) * geometry_.experts + expert];
+  if (!place.loaded) {
     return absl::NotFoundError(
         absl::StrCat("expert ", expert, " of MoE layer ", moe_layer, " is not loaded"));
   }
-  resident_bytes_ -= slot.packed.bytes();
-  PreparedExpert removed = std::move(slot.packed);
-  slot = Slot();
+  resident_bytes_ -= expert_bytes();
+  PreparedExpert removed = std::move(place.packed);
+  place = Place();
   return removed;
 }
 
@@ -140,7 +168,7 @@ absl::Status ExpertShard::unload(int moe_layer, int expert) {
 }
 
 bool ExpertShard::holds(int moe_layer, int expert) const {
-  return check_index(moe_layer, expert).ok() && slot(moe_layer, expert).loaded;
+  return check_index(moe_layer, expert).ok() && place(moe_layer, expert).loaded;
 }
 
 absl::StatusOr<uint64_t> ExpertShard::checksum(int moe_layer, int expert) const {
@@ -149,12 +177,12 @@ absl::StatusOr<uint64_t> ExpertShard::checksum(int moe_layer, int expert) const 
     return absl::NotFoundError(
         absl::StrCat("expert ", expert, " of MoE layer ", moe_layer, " is not loaded"));
   }
-  return slot(moe_layer, expert).packed.checksum;
+  return place(moe_layer, expert).packed.checksum;
 }
 
 const kernels::ExpertWeights& ExpertShard::weights(int moe_layer, int expert) const {
   CHECK(holds(moe_layer, expert));
-  return slot(moe_layer, expert).weights;
+  return place(moe_layer, expert).weights;
 }
 
 }  // namespace brigade::expert_parallel

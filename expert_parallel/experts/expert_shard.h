@@ -1,10 +1,15 @@
 // The experts that one process holds: packed weights per (MoE layer, expert) on its device. Filled
 // at start or when experts are assigned later; the same class serves the coordinator's local
-// experts and an expert worker.
+// experts and an expert worker. Their memory comes from a pool of equal slots (kernels/core/slot_pool.h):
+// within what plan() asked for, experts come and go without a call to the device.
 //
-// Threads. prepare() and resident_bytes(): any. All else: the owner's, one at a time, with one
-// exception. A slot changes only while no view in use names it; slots do not move. So inserting or
-// unloading beside a running step thread is safe as long as that thread never touches those slots.
+// Threads. plan(), prepare() and the counts of bytes: any. All else: the owner's, one at a time, with
+// one exception. A place changes only while no view in use names it; places do not move. So inserting
+// or unloading beside a running step thread is safe as long as that thread never touches those places.
+//
+// Reuse. The memory of an expert that goes is written again by the next one to be prepared, so it may
+// go only when no stream reads it any more: on a worker between batches, which end with a wait for
+// their stream; on a coordinator once every exchange has acknowledged a view without it.
 #pragma once
 
 #include <atomic>
@@ -14,7 +19,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/core/device.h"
+#include "kernels/core/slot_pool.h"
+#include "kernels/core/staged_upload.h"
 #include "kernels/ops/moe.h"
 
 namespace brigade::expert_parallel {
@@ -39,14 +45,14 @@ struct ExpertSource {
   const void* down = nullptr;
 };
 
-// An expert packed on a shard's device, not in its slot yet. Move-only; may outlive the shard, not
-// the device.
+// An expert packed on a shard's device, not in its place yet. Move-only; may outlive the shard, not the
+// device. Its memory goes back to the pool with it: not before `uploaded`.
 struct PreparedExpert {
   int moe_layer = -1;
   int expert = -1;
-  kernels::Buffer gate_up, down;
+  kernels::Slot memory;     // gate and up, then down
+  kernels::Event uploaded;  // its bytes are there
   uint64_t checksum = 0;
-  size_t bytes() const { return gate_up.bytes() + down.bytes(); }
 };
 
 class ExpertShard {
@@ -54,20 +60,30 @@ class ExpertShard {
   static absl::StatusOr<std::unique_ptr<ExpertShard>> create(kernels::Device& device,
                                                              const ExpertGeometry& geometry);
 
-  // Packs and uploads one expert; the slow part of loading. `stream` is the caller's. Any thread.
-  absl::StatusOr<PreparedExpert> prepare(kernels::Stream& stream, int moe_layer, int expert,
+  // Device memory for so many experts in all, with one allocation at most. It stays until the shard
+  // goes. RESOURCE_EXHAUSTED with the bytes that are wanted and free. Nothing to do on `cpu`.
+  absl::Status plan(int experts);
+  // Packs one expert and sends it off; the slow part of loading. `upload` is the caller's, which waits
+  // for it (finish()) before insert(). Past the plan this allocates. Any thread.
+  absl::StatusOr<PreparedExpert> prepare(kernels::StagedUpload& upload, int moe_layer, int expert,
                                          const ExpertSource& source) const;
-  // Puts it into its slot: a few pointers. Replaces nothing: ALREADY_EXISTS when one is there.
+  // Puts it into its place: a few pointers. Replaces nothing: ALREADY_EXISTS when one is there.
   absl::Status insert(PreparedExpert expert);
-  // Both at once. ALREADY_EXISTS before any work.
-  absl::Status load(kernels::Stream& stream, int moe_layer, int expert, const ExpertSource& source);
-  // Takes an expert out of its slot: again a few pointers; whoever gets it frees it, on any thread.
+  // Prepares, waits and inserts. ALREADY_EXISTS before any work.
+  absl::Status load(kernels::StagedUpload& upload, int moe_layer, int expert,
+                    const ExpertSource& source);
+  // Takes an expert out of its place: again a few pointers; its memory goes back with the result, on
+  // any thread.
   absl::StatusOr<PreparedExpert> remove(int moe_layer, int expert);
-  // Removes and frees.
+  // Removes and gives its memory back.
   absl::Status unload(int moe_layer, int expert);
   bool holds(int moe_layer, int expert) const;
-  // Packed bytes in slots.
+  // Packed bytes of the experts in their places.
   size_t resident_bytes() const { return resident_bytes_.load(std::memory_order_relaxed); }
+  // What the device has given for experts: those, the ones that are being prepared, and spare slots.
+  size_t reserved_bytes() const { return pool_.reserved_bytes(); }
+  // Experts for which there is memory, held or not.
+  size_t planned_experts() const { return pool_.slots(); }
   // Packed bytes of any one expert.
   size_t expert_bytes() const;
   // XXH3 of the source's bytes with the id of the cluster's format; the same on every machine and
@@ -78,7 +94,7 @@ class ExpertShard {
   const kernels::ExpertWeights& weights(int moe_layer, int expert) const;
 
  private:
-  struct Slot {
+  struct Place {
     PreparedExpert packed;
     kernels::ExpertWeights weights;
     bool loaded = false;
@@ -86,13 +102,16 @@ class ExpertShard {
   ExpertShard(kernels::Device& device, const ExpertGeometry& geometry);
   absl::Status check_index(int moe_layer, int expert) const;
   absl::Status check_absent(int moe_layer, int expert) const;
-  const Slot& slot(int moe_layer, int expert) const;
+  const Place& place(int moe_layer, int expert) const;
+  size_t gate_up_bytes() const;
+  size_t down_bytes() const;
   uint64_t checksum_of(const ExpertSource& source) const;
 
   kernels::Device& device_;
   const ExpertGeometry geometry_;
   const kernels::WeightFormat format_;
-  std::vector<Slot> slots_;
+  mutable kernels::SlotPool pool_;
+  std::vector<Place> places_;
   std::atomic<size_t> resident_bytes_{0};
 };
 

@@ -55,8 +55,16 @@ size_t CoordinatorExperts::resident_bytes() const {
 
 void CoordinatorExperts::run() {
   std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return stopping_ || shard_ != nullptr; });
+  if (stopping_) return;
+  lock.unlock();
+  // Before anything is served: on a GPU pinned memory is slow to get. Who loads tries again.
+  if (auto upload = kernels::StagedUpload::create(*device_); upload.ok()) {
+    upload_ = *std::move(upload);
+  }
+  lock.lock();
   while (true) {
-    changed_.wait(lock, [this] { return stopping_ || (shard_ != nullptr && !orders_.empty()); });
+    changed_.wait(lock, [this] { return stopping_ || !orders_.empty(); });
     if (stopping_) return;
     const Order order = std::move(orders_.front());
     orders_.pop_front();
@@ -92,11 +100,12 @@ void CoordinatorExperts::carry_out(const Order& order) {
 
 absl::Status CoordinatorExperts::load_one(const ExpertKey& key) {
   if (shard_->holds(key.moe_layer, key.expert)) return absl::OkStatus();
-  if (stream_ == nullptr) {
-    ASSIGN_OR_RETURN(stream_, device_->create_stream());
+  if (upload_ == nullptr) {
+    ASSIGN_OR_RETURN(upload_, kernels::StagedUpload::create(*device_));
   }
   ASSIGN_OR_RETURN(expert_parallel::PreparedExpert prepared,
-                   reader_.prepare(*shard_, *stream_, key.moe_layer, key.expert));
+                   reader_.prepare(*shard_, *upload_, key.moe_layer, key.expert));
+  RETURN_IF_ERROR(upload_->finish());
   return shard_->insert(std::move(prepared));
 }
 

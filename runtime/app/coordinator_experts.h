@@ -59,7 +59,7 @@ class CoordinatorExperts final : public LocalExpertsHome {
   kernels::Device* device_ = nullptr;
   expert_parallel::ExpertShard* shard_ = nullptr;
   bool stopping_ = false;
-  std::unique_ptr<kernels::Stream> stream_;  // the thread's
+  std::unique_ptr<kernels::StagedUpload> upload_;  // the thread's, once there is a device
   std::thread thread_;
 };
 

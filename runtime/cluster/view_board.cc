@@ -26,9 +26,11 @@ uint64_t ViewBoard::publish(std::shared_ptr<const ClusterView> view) {
 bool ViewBoard::acknowledged(uint64_t number) {
   std::lock_guard lock(mutex_);
   return std::all_of(seats_.begin(), seats_.end(), [number](Seat* seat) {
-    if (seat->active.load(std::memory_order_seq_cst)) {
-      return seat->seen.load(std::memory_order_seq_cst) >= number;
+    if (seat->active.load(std::memory_order_seq_cst) &&
+        seat->seen.load(std::memory_order_seq_cst) < number) {
+      return false;
     }
+    // What the layer before it left on the stream may still read memory of an older view.
     std::lock_guard seat_lock(seat->mutex);
     return seat->last_use.ready();
   });

@@ -1,7 +1,7 @@
 #include "runtime/model/expert_reader.h"
 
 #include "absl/strings/str_cat.h"
-#include "runtime/model/weight_uploader.h"
+#include "runtime/model/tensor_rows.h"
 
 namespace brigade::runtime {
 
@@ -29,7 +29,7 @@ const FfnTensors* ExpertReader::find(int moe_layer, int expert) const {
 }
 
 absl::StatusOr<expert_parallel::PreparedExpert> ExpertReader::prepare(
-    const expert_parallel::ExpertShard& shard, kernels::Stream& stream, int moe_layer,
+    const expert_parallel::ExpertShard& shard, kernels::StagedUpload& upload, int moe_layer,
     int expert) const {
   const FfnTensors* tensors = find(moe_layer, expert);
   if (tensors == nullptr) {
@@ -37,7 +37,7 @@ absl::StatusOr<expert_parallel::PreparedExpert> ExpertReader::prepare(
         absl::StrCat("the model has no expert ", expert, " in MoE layer ", moe_layer));
   }
   std::vector<float> gate, up, down;  // only for values that must be widened
-  return shard.prepare(stream, moe_layer, expert,
+  return shard.prepare(upload, moe_layer, expert,
                        {.gate = in_dtype(tensors->gate, dtype_, gate),
                         .up = in_dtype(tensors->up, dtype_, up),
                         .down = in_dtype(tensors->down, dtype_, down)});

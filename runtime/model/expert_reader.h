@@ -15,10 +15,10 @@ class ExpertReader {
   explicit ExpertReader(const ModelTensors& tensors);
 
   // INVALID_ARGUMENT names an expert or layer that the model does not have. `shard` is of this
-  // model's expert_geometry(); `stream` is the caller's.
+  // model's expert_geometry(); `upload` as ExpertShard::prepare() wants it.
   absl::StatusOr<expert_parallel::PreparedExpert> prepare(const expert_parallel::ExpertShard& shard,
-                                                          kernels::Stream& stream, int moe_layer,
-                                                          int expert) const;
+                                                          kernels::StagedUpload& upload,
+                                                          int moe_layer, int expert) const;
   // Null when there is none.
   const FfnTensors* find(int moe_layer, int expert) const;
   int num_layers() const { return static_cast<int>(layers_.size()); }

@@ -35,15 +35,15 @@ absl::StatusOr<int> choose_context(const std::string& folder, const ModelSpec& s
 
 absl::Status upload(const OpenedModel& opened, kernels::Device& device, const LoadOptions& options,
                     LoadedModel& model) {
-  ASSIGN_OR_RETURN(const auto stream, device.create_stream());
-  WeightUploader uploader(device, *stream, progress_total(opened.tensors, options.load_experts),
+  ASSIGN_OR_RETURN(const auto staged, kernels::StagedUpload::create(device));
+  WeightUploader uploader(*staged, progress_total(opened.tensors, options.load_experts),
                           options.on_progress);
   ASSIGN_OR_RETURN(model.weights,
                    upload_weights(*model.spec, opened.tensors, model.max_context, uploader));
   ASSIGN_OR_RETURN(model.experts, expert_geometry(*model.spec, opened.tensors, options.wire_dtype));
-  if (model.experts.moe_layers == 0) return absl::OkStatus();
+  if (model.experts.moe_layers == 0) return uploader.finish();
   ASSIGN_OR_RETURN(model.shard, expert_parallel::ExpertShard::create(device, model.experts));
-  if (!options.load_experts) return absl::OkStatus();
+  if (!options.load_experts) return uploader.finish();
   return load_experts(opened.tensors, *model.shard, uploader);
 }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "kernels/ops/packed_matrix.h"
+#include "runtime/model/tensor_rows.h"
 
 namespace brigade::runtime {
 namespace {

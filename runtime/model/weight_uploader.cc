@@ -1,62 +1,22 @@
 #include "runtime/model/weight_uploader.h"
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "absl/time/clock.h"
-#include "kernels/core/half.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/core/status.h"
+#include "kernels/ops/packed_parts.h"
+#include "runtime/model/tensor_rows.h"
 
 namespace brigade::runtime {
-namespace {
 
 using kernels::Buffer;
 using kernels::DType;
+using kernels::WeightFormat;
 
-int64_t num_elements(const TensorView& tensor) {
-  int64_t count = 1;
-  for (int64_t extent : tensor.shape) count *= extent;
-  return count;
-}
-
-void widen(const TensorView& tensor, float* to) {
-  const auto* bytes = static_cast<const uint8_t*>(tensor.data);
-  const int64_t count = num_elements(tensor);
-  if (tensor.dtype == DType::kF32) {
-    std::memcpy(to, bytes, static_cast<size_t>(count) * sizeof(float));
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, bytes + 2 * i, sizeof(bits));
-    to[i] = tensor.dtype == DType::kF16 ? kernels::f16_to_f32(bits) : kernels::bf16_to_f32(bits);
-  }
-}
-
-}  // namespace
-
-int64_t stored_bytes(const TensorView& tensor) {
-  return num_elements(tensor) * static_cast<int64_t>(kernels::dtype_bytes(tensor.dtype));
-}
-
-DType common_dtype(const std::vector<const TensorView*>& tensors) {
-  const DType first = tensors.front()->dtype;
-  const bool equal = std::all_of(tensors.begin(), tensors.end(),
-                                 [first](const TensorView* t) { return t->dtype == first; });
-  return equal ? first : DType::kF32;
-}
-
-const void* in_dtype(const TensorView& tensor, DType dtype, std::vector<float>& storage) {
-  if (tensor.dtype == dtype) return tensor.data;
-  storage.resize(static_cast<size_t>(num_elements(tensor)));
-  widen(tensor, storage.data());
-  return storage.data();
-}
-
-WeightUploader::WeightUploader(kernels::Device& device, kernels::Stream& stream, LoadProgress total,
+WeightUploader::WeightUploader(kernels::StagedUpload& upload, LoadProgress total,
                                LoadProgressCallback callback)
-    : device_(device), stream_(stream), progress_(total), callback_(std::move(callback)) {}
+    : upload_(upload), progress_(total), callback_(std::move(callback)) {}
 
 void WeightUploader::count(const TensorView& tensor) {
   ++progress_.tensors;
@@ -64,70 +24,63 @@ void WeightUploader::count(const TensorView& tensor) {
   if (callback_) callback_(progress_);
 }
 
-absl::StatusOr<Buffer> WeightUploader::fill(size_t bytes, absl::FunctionRef<void(void*)> write) {
-  ASSIGN_OR_RETURN(Buffer buffer, Buffer::allocate(device_, bytes));
-  if (device_.kind() == kernels::DeviceKind::kCpu) {
-    write(buffer.data());
-    return buffer;
+// After an error the caller frees what it has uploaded before: none of it may be under way then.
+absl::StatusOr<Buffer> WeightUploader::fill(const std::string& name, size_t bytes,
+                                            kernels::StagedUpload::Write write) {
+  absl::StatusOr<Buffer> buffer = Buffer::allocate(upload_.device(), bytes);
+  if (!buffer.ok()) {
+    upload_.finish().IgnoreError();
+    return absl::Status(buffer.status().code(), absl::StrCat(name, ": ",
+                                                             std::string(buffer.status().message())));
   }
-  std::vector<uint8_t> staging(bytes);
-  write(staging.data());
-  RETURN_IF_ERROR(stream_.copy_to_device(buffer.data(), staging.data(), bytes));
-  RETURN_IF_ERROR(stream_.synchronize(absl::Now() + absl::Minutes(5)));
+  RETURN_IF_ERROR(upload_.fill(name, buffer->data(), bytes, write));
   return buffer;
 }
 
-absl::StatusOr<PackedWeights> WeightUploader::matrix(const std::vector<const TensorView*>& parts) {
-  const DType dtype = common_dtype(parts);
-  if (parts.size() == 1) return matrix_as(*parts.front(), dtype);
-  TensorView all{"", nullptr, dtype, {0, parts.front()->shape[1]}};
-  for (const TensorView* part : parts) all.shape[0] += part->shape[0];
-  std::vector<uint8_t> joined;
-  joined.reserve(static_cast<size_t>(stored_bytes(all)));
-  for (const TensorView* part : parts) {
-    std::vector<float> storage;
-    const auto* from = static_cast<const uint8_t*>(in_dtype(*part, dtype, storage));
-    const auto bytes = static_cast<size_t>(num_elements(*part)) * kernels::dtype_bytes(dtype);
-    joined.insert(joined.end(), from, from + bytes);
-    if (part != parts.back()) count(*part);
-  }
-  all.data = joined.data();
-  const kernels::WeightFormat format =
-      kernels::weight_format(dtype, kernels::weight_layout(device_));
-  const int64_t outputs = all.shape[0], k = all.shape[1];
-  ASSIGN_OR_RETURN(Buffer buffer, fill(kernels::packed_bytes(format, outputs, k), [&](void* to) {
-                     kernels::pack_matrix(format, all.data, outputs, k, to);
-                   }));
-  count(*parts.back());
+absl::StatusOr<Buffer> WeightUploader::copy(const std::string& name, const void* from,
+                                            size_t bytes) {
+  return fill(name, bytes, [from](size_t first, size_t count, void* to) {
+    std::memcpy(to, static_cast<const uint8_t*>(from) + first, count);
+  });
+}
+
+WeightFormat WeightUploader::format_of(DType dtype) const {
+  return kernels::weight_format(dtype, kernels::weight_layout(upload_.device()));
+}
+
+absl::StatusOr<PackedWeights> WeightUploader::pack(const std::vector<const TensorView*>& parts,
+                                                   DType dtype) {
+  const TensorRows rows(parts, dtype);
+  const WeightFormat format = format_of(dtype);
+  const int64_t outputs = rows.rows(), k = rows.width();
+  ASSIGN_OR_RETURN(Buffer buffer,
+                   fill(parts.front()->name, kernels::packed_bytes(format, outputs, k),
+                        [&](size_t first, size_t bytes, void* to) {
+                          kernels::pack_matrix_part(format, rows, outputs, k, first, bytes, to);
+                        }));
+  for (const TensorView* part : parts) count(*part);
   const void* data = buffer.data();
   return PackedWeights{std::move(buffer), {data, format, outputs, k}};
 }
 
+absl::StatusOr<PackedWeights> WeightUploader::matrix(const std::vector<const TensorView*>& parts) {
+  return pack(parts, common_dtype(parts));
+}
+
 absl::StatusOr<PackedWeights> WeightUploader::matrix_as(const TensorView& tensor, DType dtype) {
-  std::vector<float> storage;
-  const void* source = in_dtype(tensor, dtype, storage);
-  const kernels::WeightFormat format =
-      kernels::weight_format(dtype, kernels::weight_layout(device_));
-  const int64_t outputs = tensor.shape[0], k = tensor.shape[1];
-  ASSIGN_OR_RETURN(Buffer buffer, fill(kernels::packed_bytes(format, outputs, k), [&](void* to) {
-                     kernels::pack_matrix(format, source, outputs, k, to);
-                   }));
-  count(tensor);
-  const void* data = buffer.data();
-  return PackedWeights{std::move(buffer), {data, format, outputs, k}};
+  return pack({&tensor}, dtype);
 }
 
 absl::StatusOr<PackedWeights> WeightUploader::gate_up(const TensorView& gate, const TensorView& up,
                                                       DType dtype) {
-  std::vector<float> gate_storage, up_storage;
-  const void* gate_source = in_dtype(gate, dtype, gate_storage);
-  const void* up_source = in_dtype(up, dtype, up_storage);
-  const kernels::WeightFormat format =
-      kernels::weight_format(dtype, kernels::weight_layout(device_));
-  const int64_t ffn = gate.shape[0], k = gate.shape[1];
-  ASSIGN_OR_RETURN(Buffer buffer, fill(2 * kernels::packed_bytes(format, ffn, k), [&](void* to) {
-                     kernels::pack_gate_up(format, gate_source, up_source, ffn, k, to);
-                   }));
+  const TensorRows gate_rows({&gate}, dtype), up_rows({&up}, dtype);
+  const WeightFormat format = format_of(dtype);
+  const int64_t ffn = gate_rows.rows(), k = gate_rows.width();
+  ASSIGN_OR_RETURN(Buffer buffer, fill(gate.name, 2 * kernels::packed_bytes(format, ffn, k),
+                                       [&](size_t first, size_t bytes, void* to) {
+                                         kernels::pack_gate_up_part(format, gate_rows, up_rows, ffn,
+                                                                    k, first, bytes, to);
+                                       }));
   count(gate);
   count(up);
   const void* data = buffer.data();
@@ -139,23 +92,23 @@ absl::StatusOr<Buffer> WeightUploader::vector_f32(const std::vector<const Tensor
   for (const TensorView* part : parts) {
     const size_t start = values.size();
     values.resize(start + static_cast<size_t>(num_elements(*part)));
-    widen(*part, values.data() + start);
-    count(*part);
+    widen(part->dtype, part->data, num_elements(*part), values.data() + start);
   }
-  return host_floats(values);
+  ASSIGN_OR_RETURN(Buffer buffer, host_floats(parts.front()->name, values));
+  for (const TensorView* part : parts) count(*part);
+  return buffer;
 }
 
 absl::StatusOr<Buffer> WeightUploader::rows(const TensorView& tensor) {
-  const auto bytes = static_cast<size_t>(stored_bytes(tensor));
   ASSIGN_OR_RETURN(Buffer buffer,
-                   fill(bytes, [&](void* to) { std::memcpy(to, tensor.data, bytes); }));
+                   copy(tensor.name, tensor.data, static_cast<size_t>(stored_bytes(tensor))));
   count(tensor);
   return buffer;
 }
 
-absl::StatusOr<Buffer> WeightUploader::host_floats(const std::vector<float>& values) {
-  const size_t bytes = values.size() * sizeof(float);
-  return fill(bytes, [&](void* to) { std::memcpy(to, values.data(), bytes); });
+absl::StatusOr<Buffer> WeightUploader::host_floats(const std::string& name,
+                                                   const std::vector<float>& values) {
+  return copy(name, values.data(), values.size() * sizeof(float));
 }
 
 }  // namespace brigade::runtime

@@ -1,15 +1,17 @@
 // Brings tensors of a mapped checkpoint onto a device in the form the kernels read: packed panels,
-// f32 vectors, row-major tables. Counts what it has done for a progress bar. Start-up only, one
-// thread; every call waits until the device has the bytes.
+// f32 vectors, row-major tables. Tensors of any size are packed piece by piece. Counts what it has
+// done for a progress bar. Start-up only, one thread. Buffers come back while their last bytes are
+// still under way: finish() waits for all of them, once; an error waits for them too.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "kernels/core/device.h"
+#include "kernels/core/staged_upload.h"
 #include "kernels/ops/packed_matrix.h"
 #include "runtime/model/model_tensors.h"
 
@@ -27,21 +29,12 @@ struct PackedWeights {
   kernels::PackedMatrix matrix;
 };
 
-// Bytes of a tensor in its file.
-int64_t stored_bytes(const TensorView& tensor);
-
-// The dtype that holds every value of all tensors: theirs when they agree, else f32.
-kernels::DType common_dtype(const std::vector<const TensorView*>& tensors);
-
-// Row-major host values of a tensor in `dtype`: its own bytes, or a widened copy kept in `storage`.
-const void* in_dtype(const TensorView& tensor, kernels::DType dtype, std::vector<float>& storage);
-
 class WeightUploader {
  public:
-  WeightUploader(kernels::Device& device, kernels::Stream& stream, LoadProgress total,
-                 LoadProgressCallback callback);
+  // `upload` outlives it.
+  WeightUploader(kernels::StagedUpload& upload, LoadProgress total, LoadProgressCallback callback);
 
-  kernels::Stream& stream() { return stream_; }
+  kernels::StagedUpload& upload() { return upload_; }
   // The rows of several [*, k] matrices, one after the other, as one packed matrix.
   absl::StatusOr<PackedWeights> matrix(const std::vector<const TensorView*>& parts);
   // Gate and up of a SwiGLU with panels alternating.
@@ -52,15 +45,23 @@ class WeightUploader {
   absl::StatusOr<kernels::Buffer> vector_f32(const std::vector<const TensorView*>& parts);
   // Unchanged bytes.
   absl::StatusOr<kernels::Buffer> rows(const TensorView& tensor);
-  absl::StatusOr<kernels::Buffer> host_floats(const std::vector<float>& values);
+  // `name` is for errors.
+  absl::StatusOr<kernels::Buffer> host_floats(const std::string& name,
+                                              const std::vector<float>& values);
   // Counts a tensor that somebody else has uploaded.
   void count(const TensorView& tensor);
+  // Waits until the device has everything.
+  absl::Status finish() { return upload_.finish(); }
 
  private:
-  absl::StatusOr<kernels::Buffer> fill(size_t bytes, absl::FunctionRef<void(void*)> write);
+  absl::StatusOr<kernels::Buffer> fill(const std::string& name, size_t bytes,
+                                       kernels::StagedUpload::Write write);
+  absl::StatusOr<kernels::Buffer> copy(const std::string& name, const void* from, size_t bytes);
+  absl::StatusOr<PackedWeights> pack(const std::vector<const TensorView*>& parts,
+                                     kernels::DType dtype);
+  kernels::WeightFormat format_of(kernels::DType dtype) const;
 
-  kernels::Device& device_;
-  kernels::Stream& stream_;
+  kernels::StagedUpload& upload_;
   LoadProgress progress_;
   LoadProgressCallback callback_;
 };

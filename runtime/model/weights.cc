@@ -6,6 +6,7 @@
 #include "kernels/ops/math.h"
 #include "runtime/model/expert_reader.h"
 #include "runtime/model/rope_frequencies.h"
+#include "runtime/model/tensor_rows.h"
 
 namespace brigade::runtime {
 namespace {
@@ -28,8 +29,8 @@ absl::Status upload_rope(const RopeSpec& rope, WeightUploader& uploader, DeviceW
   std::vector<float> cos_table(size), sin_table(size);
   kernels::fill_rope_tables(frequencies.data(), static_cast<int>(frequencies.size()),
                             weights.max_positions, 1.0, cos_table.data(), sin_table.data());
-  ASSIGN_OR_RETURN(weights.rope_cos, uploader.host_floats(cos_table));
-  ASSIGN_OR_RETURN(weights.rope_sin, uploader.host_floats(sin_table));
+  ASSIGN_OR_RETURN(weights.rope_cos, uploader.host_floats("rope cosines", cos_table));
+  ASSIGN_OR_RETURN(weights.rope_sin, uploader.host_floats("rope sines", sin_table));
   return absl::OkStatus();
 }
 
@@ -114,14 +115,18 @@ absl::StatusOr<expert_parallel::ExpertGeometry> expert_geometry(const ModelSpec&
 absl::Status load_experts(const ModelTensors& tensors, expert_parallel::ExpertShard& shard,
                           WeightUploader& uploader) {
   const ExpertReader reader(tensors);
+  RETURN_IF_ERROR(shard.plan(shard.geometry().moe_layers * shard.geometry().experts));
+  std::vector<expert_parallel::PreparedExpert> all;
   for (int layer = 0; layer < reader.num_layers(); ++layer) {
     for (int e = 0; const FfnTensors* expert = reader.find(layer, e); ++e) {
-      ASSIGN_OR_RETURN(auto prepared, reader.prepare(shard, uploader.stream(), layer, e));
-      RETURN_IF_ERROR(shard.insert(std::move(prepared)));
+      ASSIGN_OR_RETURN(auto prepared, reader.prepare(shard, uploader.upload(), layer, e));
+      all.push_back(std::move(prepared));
       for (const TensorView* view : {&expert->gate, &expert->up, &expert->down})
         uploader.count(*view);
     }
   }
+  RETURN_IF_ERROR(uploader.finish());
+  for (auto& prepared : all) RETURN_IF_ERROR(shard.insert(std::move(prepared)));
   return absl::OkStatus();
 }
 

@@ -49,7 +49,7 @@ absl::StatusOr<expert_parallel::ExpertGeometry> expert_geometry(const ModelSpec&
                                                                 const ModelTensors& tensors,
                                                                 kernels::DType wire_dtype);
 
-// Packs and uploads every routed expert of the model.
+// Packs and uploads every routed expert of the model, and waits for all that `uploader` has under way.
 absl::Status load_experts(const ModelTensors& tensors, expert_parallel::ExpertShard& shard,
                           WeightUploader& uploader);
 

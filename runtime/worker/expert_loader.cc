@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/core/check.h"
 #include "kernels/core/status.h"
+#include "runtime/worker/expert_memory_plan.h"
 
 namespace brigade::runtime::worker {
 namespace {
@@ -32,17 +33,18 @@ std::vector<std::pair<int, int>> keys_of(const ExpertRanges& ranges) {
 absl::StatusOr<std::unique_ptr<ExpertLoader>> ExpertLoader::create(
     const OpenedModel& model, kernels::Device& device, ExpertShard& shard, int64_t memory_limit,
     RunOnOwner run_on_owner, LoadReport report) {
-  ASSIGN_OR_RETURN(std::unique_ptr<kernels::Stream> stream, device.create_stream());
+  ASSIGN_OR_RETURN(auto upload, kernels::StagedUpload::create(device));
   return std::unique_ptr<ExpertLoader>(new ExpertLoader(
-      model, std::move(stream), shard, memory_limit, std::move(run_on_owner), std::move(report)));
+      model, std::move(upload), shard, memory_limit, std::move(run_on_owner), std::move(report)));
 }
 
-ExpertLoader::ExpertLoader(const OpenedModel& model, std::unique_ptr<kernels::Stream> stream,
-                           ExpertShard& shard, int64_t memory_limit, RunOnOwner run_on_owner,
+ExpertLoader::ExpertLoader(const OpenedModel& model,
+                           std::unique_ptr<kernels::StagedUpload> upload, ExpertShard& shard,
+                           int64_t memory_limit, RunOnOwner run_on_owner,
                            LoadReport report)
     : checkpoint_(*model.checkpoint),
       reader_(model.tensors),
-      stream_(std::move(stream)),
+      upload_(std::move(upload)),
       shard_(shard),
       memory_limit_(memory_limit),
       run_on_owner_(std::move(run_on_owner)),
@@ -155,7 +157,7 @@ absl::Status ExpertLoader::carry_out_load(const Command& command, std::vector<Ke
   for (const Key& key : wanted) {
     if (held_.count(key) == 0) missing.push_back(key);
   }
-  RETURN_IF_ERROR(check_room(missing));
+  RETURN_IF_ERROR(make_room(missing));
   absl::Status status;
   for (const Key& key : missing) {
     if (!current(command)) break;
@@ -167,17 +169,32 @@ absl::Status ExpertLoader::carry_out_load(const Command& command, std::vector<Ke
   return status;
 }
 
-absl::Status ExpertLoader::check_room(const std::vector<Key>& missing) const {
-  const auto needed = static_cast<int64_t>((held_.size() + missing.size()) * shard_.expert_bytes());
-  if (memory_limit_ == 0 || missing.empty() || needed <= memory_limit_) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(missing.size(), " more experts make ", needed,
-                                                   " bytes of packed weights, --memory ", "allows ",
-                                                   memory_limit_));
+// Device memory too is had before anything is packed. Without room for spare slots there are none.
+absl::Status ExpertLoader::make_room(const std::vector<Key>& missing) {
+  if (missing.empty()) return absl::OkStatus();
+  const size_t wanted = held_.size() + missing.size();
+  const auto needed = static_cast<int64_t>(wanted * shard_.expert_bytes());
+  if (memory_limit_ != 0 && needed > memory_limit_) {
+    return absl::ResourceExhaustedError(absl::StrCat(missing.size(), " more experts make ", needed,
+                                                     " bytes of packed weights, --memory ",
+                                                     "allows ", memory_limit_));
+  }
+  if (wanted <= shard_.planned_experts()) return absl::OkStatus();
+  const expert_parallel::ExpertGeometry& geometry = shard_.geometry();
+  const int64_t planned = planned_experts({.wanted = static_cast<int64_t>(wanted),
+                                           .here = static_cast<int64_t>(shard_.planned_experts()),
+                                           .all = int64_t{geometry.moe_layers} * geometry.experts,
+                                           .expert_bytes = int64_t(shard_.expert_bytes()),
+                                           .limit_bytes = memory_limit_,
+                                           .free_bytes = int64_t(upload_->device().free_bytes())});
+  if (shard_.plan(static_cast<int>(planned)).ok()) return absl::OkStatus();
+  return shard_.plan(static_cast<int>(wanted));
 }
 
 absl::Status ExpertLoader::load_one(Key key) {
   ASSIGN_OR_RETURN(PreparedExpert prepared,
-                   reader_.prepare(shard_, *stream_, key.first, key.second));
+                   reader_.prepare(shard_, *upload_, key.first, key.second));
+  RETURN_IF_ERROR(upload_->finish());
   checkpoint_.drop_pages();
   const uint64_t checksum = prepared.checksum;
   absl::Status inserted;

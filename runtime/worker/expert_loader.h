@@ -31,7 +31,8 @@ class ExpertLoader {
  public:
   static constexpr size_t kMaxCommands = 1024;
 
-  // Model, device and shard outlive the loader. `memory_limit`: bytes of packed experts; 0: none.
+  // Model, device and shard outlive the loader. `memory_limit`: bytes of packed experts; 0: none. Where
+  // the device has memory of its own, loads plan ahead within it (planned_experts()).
   static absl::StatusOr<std::unique_ptr<ExpertLoader>> create(
       const OpenedModel& model, kernels::Device& device, expert_parallel::ExpertShard& shard,
       int64_t memory_limit, RunOnOwner run_on_owner, LoadReport report);
@@ -56,7 +57,7 @@ class ExpertLoader {
     int64_t number = 0;
     ExpertRanges experts;
   };
-  ExpertLoader(const OpenedModel& model, std::unique_ptr<kernels::Stream> stream,
+  ExpertLoader(const OpenedModel& model, std::unique_ptr<kernels::StagedUpload> upload,
                expert_parallel::ExpertShard& shard, int64_t memory_limit, RunOnOwner run_on_owner,
                LoadReport report);
   void enqueue(Command command);
@@ -64,14 +65,14 @@ class ExpertLoader {
   bool current(const Command& command);
   void carry_out(const Command& command);
   absl::Status carry_out_load(const Command& command, std::vector<Key>* fresh);
-  absl::Status check_room(const std::vector<Key>& missing) const;
+  absl::Status make_room(const std::vector<Key>& missing);
   absl::Status load_one(Key key);
   absl::Status unload(const std::vector<Key>& keys);
   ExpertsLoaded report_of(const Command& command) const;
 
   const Checkpoint& checkpoint_;
   const ExpertReader reader_;
-  const std::unique_ptr<kernels::Stream> stream_;
+  const std::unique_ptr<kernels::StagedUpload> upload_;
   expert_parallel::ExpertShard& shard_;
   const int64_t memory_limit_;
   const RunOnOwner run_on_owner_;

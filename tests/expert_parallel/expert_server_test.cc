@@ -23,11 +23,11 @@ class ExpertServerTest : public ::testing::Test {
     device_ = *kernels::Device::create(kernels::DeviceKind::kCpu, 1);
     shard_ = *ExpertShard::create(
         *device_, {.moe_layers = 2, .experts = 4, .top_k = 2, .hidden = 16, .ffn = 8});
-    auto stream = *device_->create_stream();
+    auto upload = *kernels::StagedUpload::create(*device_);
     const std::vector<float> matrix(16 * 8, 0.125f);
     for (const int expert : {0, 2}) {
       ASSERT_TRUE(
-          shard_->load(*stream, 1, expert, {matrix.data(), matrix.data(), matrix.data()}).ok());
+          shard_->load(*upload, 1, expert, {matrix.data(), matrix.data(), matrix.data()}).ok());
     }
     server_ = *ExpertServer::create(make_loopback_transport(hub_), *device_, *shard_,
                                     {.limits = kLimits}, nullptr);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/ops/packed_parts.h"
 #include "tests/kernels/gemm_support.h"
 
 namespace brigade::kernels::tests {
@@ -90,6 +91,53 @@ TEST(PackedMatrix, GateAndUpPanelsAlternate) {
       const auto* up_panel = static_cast<const uint8_t*>(up.packed().data) + p * panel;
       EXPECT_EQ(std::memcmp(&both[2 * p * panel], gate_panel, panel), 0);
       EXPECT_EQ(std::memcmp(&both[(2 * p + 1) * panel], up_panel, panel), 0);
+    }
+  }
+}
+
+// Taken in pieces of any size that begin at multiples of 64 bytes, asking for the rows of the piece only.
+TEST(PackedMatrix, PiecesAreTheWhole) {
+  static constexpr int64_t kOutputs = 37;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const WeightLayout layout : {WeightLayout::kPanels, WeightLayout::kRows}) {
+      for (const int64_t k : {1, 19, 200}) {
+        const WeightFormat format = weight_format(dtype, layout);
+        const TestMatrix gate(dtype, kOutputs, k, 1), up(dtype, kOutputs, k, 2);
+        const auto rows_of = [&](const TestMatrix& matrix) {
+          return [&matrix, k, dtype](int64_t first, int64_t count) -> const void* {
+            EXPECT_GE(first, 0);
+            EXPECT_LE(first + count, kOutputs);
+            EXPECT_LE(count, kPanelOutputs);
+            return static_cast<const uint8_t*>(matrix.bytes()) + first * k * dtype_bytes(dtype);
+          };
+        };
+        std::vector<uint8_t> one(packed_bytes(format, kOutputs, k)), both(2 * one.size());
+        pack_matrix(format, up.bytes(), kOutputs, k, one.data());
+        pack_gate_up(format, gate.bytes(), up.bytes(), kOutputs, k, both.data());
+        for (const size_t piece : {64, 192, 4096}) {
+          std::vector<uint8_t> parts(both.size() + 1, 0xAB);
+          const auto in_pieces = [&](size_t total, auto&& pack) {
+            for (size_t first = 0; first < total; first += piece) {
+              pack(first, std::min(piece, total - first), &parts[first]);
+            }
+            EXPECT_EQ(parts[total], 0xAB);
+            return std::vector<uint8_t>(parts.begin(), parts.begin() + total);
+          };
+          EXPECT_EQ(in_pieces(one.size(),
+                              [&](size_t first, size_t bytes, void* to) {
+                                pack_matrix_part(format, rows_of(up), kOutputs, k, first, bytes, to);
+                              }),
+                    one)
+              << weight_format_name(format) << " k " << k << " by " << piece;
+          EXPECT_EQ(in_pieces(both.size(),
+                              [&](size_t first, size_t bytes, void* to) {
+                                pack_gate_up_part(format, rows_of(gate), rows_of(up), kOutputs, k,
+                                                  first, bytes, to);
+                              }),
+                    both)
+              << weight_format_name(format) << " k " << k << " by " << piece;
+        }
+      }
     }
   }
 }

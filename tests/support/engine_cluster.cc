@@ -134,9 +134,9 @@ void EngineCluster::start_worker(Rank rank, const Placement& placement) {
   Worker& worker = workers_.at(static_cast<size_t>(rank));
   worker.server.reset();
   worker.shard.reset();
-  worker.stream.reset();
+  worker.upload.reset();
   worker.device = value_of(kernels::Device::create(kernels::DeviceKind::kCpu, 1));
-  worker.stream = value_of(worker.device->create_stream());
+  worker.upload = value_of(kernels::StagedUpload::create(*worker.device));
   worker.shard = value_of(ExpertShard::create(*worker.device, geometry_));
   worker.server =
       value_of(ExpertServer::create(options_.make_transport(rank), *worker.device, *worker.shard,
@@ -169,7 +169,8 @@ void EngineCluster::load_missing(Rank rank, const Placement& placement) {
     for (int expert = 0; expert < geometry_.experts; ++expert) {
       if (!placement.holds(rank, layer, expert) || worker.shard->holds(layer, expert)) continue;
       PreparedExpert prepared =
-          value_of(reader_->prepare(*worker.shard, *worker.stream, layer, expert));
+          value_of(reader_->prepare(*worker.shard, *worker.upload, layer, expert));
+      expect_ok(worker.upload->finish());
       absl::Status inserted;
       expect_ok(worker.server->call([&] { inserted = worker.shard->insert(std::move(prepared)); },
                                     soon()));

@@ -65,7 +65,7 @@ class EngineCluster {
   class CountedExchange;
   struct Worker {
     std::unique_ptr<kernels::Device> device;
-    std::unique_ptr<kernels::Stream> stream;  // of loads
+    std::unique_ptr<kernels::StagedUpload> upload;
     std::unique_ptr<expert_parallel::ExpertShard> shard;
     std::unique_ptr<expert_parallel::ExpertServer> server;
     uint64_t incarnation = 0;

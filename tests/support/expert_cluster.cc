@@ -100,12 +100,12 @@ std::unique_ptr<Transport> ExpertCluster::make_transport(Rank rank, kernels::Dev
 std::unique_ptr<ExpertShard> ExpertCluster::make_shard(
     kernels::Device& device, const std::function<bool(int, int)>& wanted) {
   auto shard = value_of(ExpertShard::create(device, options_.geometry));
-  auto stream = value_of(device.create_stream());
+  auto upload = value_of(kernels::StagedUpload::create(device));
   for (int layer = 0; layer < options_.geometry.moe_layers; ++layer) {
     for (int expert = 0; expert < options_.geometry.experts; ++expert) {
       if (!wanted(layer, expert)) continue;
       const auto* matrices = &weights_[(size_t(layer) * options_.geometry.experts + expert) * 3];
-      expect_ok(shard->load(*stream, layer, expert,
+      expect_ok(shard->load(*upload, layer, expert,
                             {matrices[0].data(), matrices[1].data(), matrices[2].data()}));
     }
   }

@@ -43,13 +43,13 @@ ExpertSource SeededExperts::source(int moe_layer, int expert) const {
 
 SeededHome::SeededHome(kernels::Device& device, const SeededExperts& experts)
     : experts_(experts),
-      stream_(value_of(device.create_stream())),
+      upload_(value_of(kernels::StagedUpload::create(device))),
       shard_(value_of(ExpertShard::create(device, experts.geometry()))) {}
 
 void SeededHome::load(std::vector<ExpertKey> keys) {
   for (const ExpertKey& key : keys) {
     const auto source = experts_.source(key.moe_layer, key.expert);
-    CHECK(shard_->load(*stream_, key.moe_layer, key.expert, source).ok());
+    CHECK(shard_->load(*upload_, key.moe_layer, key.expert, source).ok());
   }
   host_->local_loaded(std::move(keys), absl::OkStatus());
 }
@@ -111,7 +111,7 @@ ScriptedWorker::ScriptedWorker(std::shared_ptr<LoopbackHub> hub, const SeededExp
     : experts_(experts), options_(options), inbox_(std::make_shared<Inbox>()) {
   const ExpertGeometry& geometry = experts.geometry();
   device_ = value_of(kernels::Device::create(kernels::DeviceKind::kCpu, 1));
-  stream_ = value_of(device_->create_stream());
+  upload_ = value_of(kernels::StagedUpload::create(*device_));
   shard_ = value_of(ExpertShard::create(*device_, geometry));
   const FrameLimits limits = {.hidden = geometry.hidden,
                               .experts = geometry.experts,
@@ -197,7 +197,7 @@ void ScriptedWorker::on(const runtime::LoadOrder& message) {
                   [&] {
                     if (shard_->holds(key.moe_layer, key.expert)) return;
                     CHECK(shard_
-                              ->load(*stream_, key.moe_layer, key.expert,
+                              ->load(*upload_, key.moe_layer, key.expert,
                                      experts_.source(key.moe_layer, key.expert))
                               .ok());
                   },

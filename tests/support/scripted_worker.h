@@ -43,7 +43,7 @@ class SeededHome final : public runtime::LocalExpertsHome {
  private:
   const SeededExperts& experts_;
   runtime::ClusterHost* host_ = nullptr;
-  std::unique_ptr<kernels::Stream> stream_;
+  std::unique_ptr<kernels::StagedUpload> upload_;
   std::unique_ptr<expert_parallel::ExpertShard> shard_;
 };
 
@@ -93,7 +93,7 @@ class ScriptedWorker {
   const SeededExperts& experts_;
   const ScriptedWorkerOptions options_;
   std::unique_ptr<kernels::Device> device_;
-  std::unique_ptr<kernels::Stream> stream_;
+  std::unique_ptr<kernels::StagedUpload> upload_;
   std::unique_ptr<expert_parallel::ExpertShard> shard_;
   std::unique_ptr<expert_parallel::ExpertServer> server_;
   std::shared_ptr<Inbox> inbox_;

@@ -44,7 +44,8 @@ WorkerLinksBed::WorkerLinksBed(const std::string& model_folder)
   device_ = value_of(kernels::Device::create(kernels::DeviceKind::kCpu, 1));
   stream_ = value_of(device_->create_stream());
   whole_ = value_of(ExpertShard::create(*device_, geometry_));
-  runtime::WeightUploader uploader(*device_, *stream_, {}, nullptr);
+  auto upload = value_of(kernels::StagedUpload::create(*device_));
+  runtime::WeightUploader uploader(*upload, {}, nullptr);
   EXPECT_TRUE(runtime::load_experts(model_.tensors, *whole_, uploader).ok());
   links_ = std::make_unique<WorkerLinks>(
       value_of(make_ucx_transport({.net_devices = "lo"})),

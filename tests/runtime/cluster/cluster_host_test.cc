@@ -34,9 +34,10 @@ class ClusterHostTest : public ::testing::Test {
     stream_ = *device_->create_stream();
     home_ = std::make_unique<tests::SeededHome>(*device_, experts_);
     all_ = *ExpertShard::create(*device_, kGeometry);
+    auto upload = *kernels::StagedUpload::create(*device_);
     for (int layer = 0; layer < kLayers; ++layer) {
       for (int e = 0; e < kExperts; ++e) {
-        CHECK(all_->load(*stream_, layer, e, experts_.source(layer, e)).ok());
+        CHECK(all_->load(*upload, layer, e, experts_.source(layer, e)).ok());
       }
     }
     reference_ = *make_local_exchange(*device_, *all_, kRows);

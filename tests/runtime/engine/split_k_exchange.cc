@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/core/status.h"
-#include "runtime/model/weight_uploader.h"
+#include "runtime/model/tensor_rows.h"
 
 namespace brigade::tests {
 namespace {

@@ -119,8 +119,8 @@ TEST_F(ExpertLoaderTest, LoadsReportsChecksumsAndReleases) {
   EXPECT_EQ(report.resident_bytes, static_cast<int64_t>(3 * shard_->expert_bytes()));
   // The same bits as a model that is loaded whole.
   auto whole = *ExpertShard::create(*device_, geometry_);
-  auto stream = *device_->create_stream();
-  WeightUploader uploader(*device_, *stream, {}, nullptr);
+  auto upload = *kernels::StagedUpload::create(*device_);
+  WeightUploader uploader(*upload, {}, nullptr);
   ASSERT_TRUE(load_experts(model_.tensors, *whole, uploader).ok());
   EXPECT_EQ(report.checksums[0], *whole->checksum(0, 3));
   EXPECT_EQ(report.checksums[1], *whole->checksum(0, 1));
@@ -182,8 +182,8 @@ TEST_F(ExpertLoaderTest, AFailedLoadLeavesNothingBehind) {
   EXPECT_EQ(failed(), "the model has no expert 1 in MoE layer -1");
   EXPECT_EQ(held(), 1u);
   // Experts that went in before the fault come out again. Here the slot is taken behind its back.
-  auto stream = *device_->create_stream();
-  ASSERT_TRUE(shard_->insert(*ExpertReader(model_.tensors).prepare(*shard_, *stream, 1, 4)).ok());
+  auto upload = *kernels::StagedUpload::create(*device_);
+  ASSERT_TRUE(shard_->insert(*ExpertReader(model_.tensors).prepare(*shard_, *upload, 1, 4)).ok());
   loader_->load(kIncarnation, {5, {{1, {2, 3, 4}}}}, false);
   EXPECT_NE(failed().find("is loaded already"), std::string::npos);
   EXPECT_FALSE(shard_->holds(1, 2));
@@ -261,8 +261,8 @@ TEST_F(ExpertLoaderTest, DataPlaneMakesAServerForTheTerms) {
   bool changed = false;
   ASSERT_TRUE(plane.change([&] { changed = true; }).ok());
   EXPECT_TRUE(changed);
-  auto stream = *device_->create_stream();
-  auto prepared = ExpertReader(model_.tensors).prepare(*shard_, *stream, 0, 0);
+  auto upload = *kernels::StagedUpload::create(*device_);
+  auto prepared = ExpertReader(model_.tensors).prepare(*shard_, *upload, 0, 0);
   ASSERT_TRUE(prepared.ok());
 
   auto there = make_loopback_transport(hub);

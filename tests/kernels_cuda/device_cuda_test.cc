@@ -2,11 +2,8 @@
 // and what it says when memory, the driver or a kernel fails.
 #include <cuda_runtime_api.h>
 
-#include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -21,6 +18,7 @@
 #include "kernels/cuda/probe.h"
 #include "kernels/ops/cuda_ops.h"
 #include "tests/cuda_emulation/runtime/control.h"
+#include "tests/cuda_emulation/stream_gate.h"
 
 namespace brigade::kernels {
 namespace {
@@ -39,30 +37,7 @@ DeviceOptions gpu(int ordinal) {
   return options;
 }
 
-// Holds a stream until opened; a stream that is still held when the test ends is let go.
-class Gate {
- public:
-  ~Gate() { open(); }
-  void open() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    open_ = true;
-    changed_.notify_all();
-  }
-  void close(Stream& stream) {
-    auto* const native = static_cast<cudaStream_t>(static_cast<CudaStream&>(stream).native());
-    ASSERT_EQ(cudaLaunchHostFunc(native, &Gate::wait, this), cudaSuccess);
-  }
-
- private:
-  static void wait(void* gate) {
-    auto& self = *static_cast<Gate*>(gate);
-    std::unique_lock<std::mutex> lock(self.mutex_);
-    self.changed_.wait_for(lock, std::chrono::seconds(60), [&self] { return self.open_; });
-  }
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool open_ = false;
-};
+using Gate = cuda_emulation::StreamGate;
 
 class CudaDeviceTest : public ::testing::Test {
  protected:

@@ -28,6 +28,8 @@ void reset_faults();
 struct Counters {
   uint64_t kernels = 0;          // run, those of graphs included
   uint64_t blocking_copies = 0;  // device to pageable memory: the call waited for its stream
+  uint64_t pageable_copies = 0;  // from pageable memory, which the driver stages itself
+  uint64_t memory_calls = 0;     // that allocate or free, device and pinned memory
   uint64_t graph_launches = 0;
   uint64_t library_calls = 0;  // cuBLAS products run
 };

@@ -77,6 +77,7 @@ cudaError_t enqueue_copy(void* to, const void* from, Rectangle size, cudaMemcpyK
   const char* const source = static_cast<const char*>(from);
   StreamWork work;
   if (pageable_from) {
+    ++count().pageable_copies;
     auto staged = std::make_shared<std::vector<char>>(size.width * size.height);
     for (size_t row = 0; row < size.height; ++row) {
       std::memcpy(staged->data() + row * size.width, source + row * size.from_pitch, size.width);
@@ -125,6 +126,7 @@ cudaError_t cudaMalloc(void** out, size_t bytes) {
   if (out == nullptr) return result(cudaErrorInvalidValue);
   *out = nullptr;
   if (bytes == 0) return cudaSuccess;
+  ++count().memory_calls;
   return result(memory().allocate(current_device(), bytes, out));
 }
 
@@ -136,6 +138,7 @@ cudaError_t cudaFree(void* data) {
   const auto found = memory().find(data);
   if (!found || found->kind != MemoryKind::kDevice || found->data != data)
     return result(cudaErrorInvalidValue);
+  ++count().memory_calls;
   for (const auto& queue : streams_of(found->device)) queue->wait_idle();
   return result(memory().free(data));
 }
@@ -148,6 +151,7 @@ cudaError_t cudaHostAlloc(void** out, size_t bytes, unsigned flags) {
   if (out == nullptr || (flags & ~kKnown) != 0) return result(cudaErrorInvalidValue);
   *out = nullptr;
   if (bytes == 0) return cudaSuccess;
+  ++count().memory_calls;
   return result(memory().allocate_pinned(bytes, out));
 }
 
@@ -159,6 +163,7 @@ cudaError_t cudaFreeHost(void* data) {
   BRIGADE_RETURN_UNLESS_USABLE();
   BRIGADE_RETURN_IF_CAPTURING();
   if (data == nullptr) return cudaSuccess;
+  ++count().memory_calls;
   for (int device = 0; device < device_count(); ++device) {
     for (const auto& queue : streams_of(device)) queue->wait_idle();
   }

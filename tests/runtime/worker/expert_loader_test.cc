@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "runtime/model/weights.h"
 #include "runtime/worker/data_plane.h"
+#include "runtime/worker/expert_memory_plan.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace brigade::runtime::worker {
@@ -168,6 +169,25 @@ TEST_F(ExpertLoaderTest, MoreThanTheMemoryAllowsFailsWithBothNumbers) {
   loader_->load(kIncarnation, {3, {{1, {1, 2, 3}}}}, true);
   loaded();
   EXPECT_EQ(held(), 3u);
+}
+
+TEST(ExpertMemoryPlan, SpareExpertsCoverALostWorkerWithinLimitAndMemory) {
+  const ExpertMemoryNeed share{.wanted = 256, .all = 1024, .expert_bytes = 100};  // of four workers
+  EXPECT_EQ(planned_experts(share), 342) << "a third";
+  const auto with = [&](auto change) {
+    ExpertMemoryNeed need = share;
+    change(need);
+    return planned_experts(need);
+  };
+  EXPECT_EQ(with([](auto& need) { need.wanted = 512; }), 1024) << "the other of two is lost";
+  EXPECT_EQ(with([](auto& need) { need.wanted = 1024; }), 1024) << "there is nothing more to hold";
+  EXPECT_EQ(with([](auto& need) { need.wanted = 1; }), 2) << "one to move";
+  EXPECT_EQ(with([](auto& need) { need.limit_bytes = 30'099; }), 300);
+  EXPECT_EQ(with([](auto& need) { need.limit_bytes = 25'600; }), 256);
+  // Half of what is left beside the 256; with 200 of them there already only 56 are to come.
+  EXPECT_EQ(with([](auto& need) { need.free_bytes = 26'600; }), 261);
+  EXPECT_EQ(with([](auto& need) { need.free_bytes = 26'600, need.here = 200; }), 342);
+  EXPECT_EQ(with([](auto& need) { need.free_bytes = 10; }), 256) << "no room: the device says so";
 }
 
 TEST_F(ExpertLoaderTest, AFailedLoadLeavesNothingBehind) {

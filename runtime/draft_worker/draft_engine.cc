@@ -14,8 +14,10 @@
 namespace brigade::runtime::draft_worker {
 namespace {
 
-// How sure the drafter is, at no cost worth naming: the token's logit less the best other one's.
+// How sure the drafter is, at no cost worth naming: the token's logit less the best other one's. 0
+// where the logits have stayed on the device.
 float margin_of(std::span<const float> logits, int32_t token) {
+  if (logits.empty()) return 0;
   float other = -std::numeric_limits<float>::infinity();
   for (size_t i = 0; i < logits.size(); ++i) {
     if (static_cast<int32_t>(i) != token) other = std::max(other, logits[i]);
@@ -151,7 +153,7 @@ void DraftEngine::plan() {
   });
   slices_.clear();
   int rows = model_.limits().max_rows;
-  int logits = 0;
+  int indices = 0;
   for (DraftSequence* sequence : ready_) {
     const int pending = sequence->pending_rows();
     CHECK(pending > 0);
@@ -164,7 +166,7 @@ void DraftEngine::plan() {
       refuse(id, epoch, NackReason::kFull, "no KV block is free");
       continue;
     }
-    slices_.push_back({sequence, count, count == pending ? logits++ : -1});
+    slices_.push_back({sequence, count, count == pending ? indices++ : -1});
     rows -= count;
   }
 }
@@ -175,6 +177,7 @@ void DraftEngine::fill_batch() {
   batch_.row_sequence.clear();
   batch_.slots.clear();
   batch_.logit_rows.clear();
+  batch_.outputs.clear();
   batch_.sequences = static_cast<int>(slices_.size());
   batch_.max_blocks = 0;
   for (const Slice& slice : slices_) {
@@ -196,8 +199,20 @@ void DraftEngine::fill_batch() {
       batch_.row_sequence.push_back(static_cast<int32_t>(i));
       batch_.slots.push_back(int64_t{block} * block_size_ + position % block_size_);
     }
-    if (slices_[i].logits >= 0) batch_.logit_rows.push_back(batch_.rows() - 1);
+    if (slices_[i].index < 0) continue;
+    batch_.logit_rows.push_back(batch_.rows() - 1);
+    const bool best = best_token_decides(sequence.policy_input());
+    batch_.outputs.push_back(best ? RowOutput::kBestToken : RowOutput::kLogits);
   }
+}
+
+// The model may have more outputs than the vocabulary has ids.
+TargetRow DraftEngine::drafter_row(const Slice& slice) const {
+  TargetRow row = target_row(model_, batch_, slice.index);
+  if (!row.logits.empty()) {
+    row.logits = row.logits.first(static_cast<size_t>(options_.limits.vocab));
+  }
+  return row;
 }
 
 absl::Status DraftEngine::run() {
@@ -231,9 +246,8 @@ absl::Status DraftEngine::step() {
 void DraftEngine::finish(const Slice& slice) {
   DraftSequence& sequence = *slice.sequence;
   sequence.computed += slice.rows;
-  if (slice.logits < 0) return;
-  const auto vocab = static_cast<size_t>(options_.limits.vocab);
-  if (draft(sequence, model_.logits(slice.logits).first(vocab))) return;
+  if (slice.index < 0) return;
+  if (draft(sequence, drafter_row(slice))) return;
   const uint64_t id = sequence.id();
   const uint64_t epoch = sequence.epoch();
   remove(find(id));
@@ -241,8 +255,8 @@ void DraftEngine::finish(const Slice& slice) {
 }
 
 // The next guess. False when there is nothing to draw from.
-bool DraftEngine::draft(DraftSequence& sequence, std::span<const float> logits) {
-  if (!policy_.distribution(logits, sequence.policy_input(), &distribution_)) return false;
+bool DraftEngine::draft(DraftSequence& sequence, const TargetRow& row) {
+  if (!target_law(row, sequence.policy_input(), &policy_, &distribution_)) return false;
   const auto position = static_cast<uint32_t>(sequence.length());
   chunk_.law_sizes.clear();
   chunk_.law_tokens.clear();
@@ -261,6 +275,8 @@ bool DraftEngine::draft(DraftSequence& sequence, std::span<const float> logits) 
   } else {
     // With the target's own noise: equal whenever both distributions lead to the same token.
     token = draw(distribution_, sequence.key(), position, RandomPurpose::kGumbel);
+    // A best output that is no token: any guess is as wrong.
+    token = std::min(token, options_.limits.vocab - 1);
   }
   chunk_.sequence = sequence.id();
   chunk_.epoch = sequence.epoch();
@@ -268,7 +284,7 @@ bool DraftEngine::draft(DraftSequence& sequence, std::span<const float> logits) 
   chunk_.prefix_hash = sequence.mirror().hash_before(sequence.length());
   chunk_.position = sequence.length();
   chunk_.tokens.assign(1, token);
-  chunk_.margins.assign(1, margin_of(logits, token));
+  chunk_.margins.assign(1, margin_of(row.logits, token));
   sequence.add_guess(token);
   ++counters_.drafted;
   sink_.drafted(chunk_);

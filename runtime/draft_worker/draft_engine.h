@@ -61,7 +61,7 @@ class DraftEngine {
   struct Slice {
     DraftSequence* sequence = nullptr;
     int rows = 0;
-    int logits = -1;  // index of its row of logits; -1: more rows are to be fed first
+    int index = -1;  // of its logit row; -1: more rows are to be fed first
   };
   using Sequences = std::vector<std::unique_ptr<DraftSequence>>;
 
@@ -76,9 +76,10 @@ class DraftEngine {
   bool reserve(DraftSequence& sequence, int positions);
   DraftSequence* idle_longest(const DraftSequence& other) const;
   void fill_batch();
+  TargetRow drafter_row(const Slice& slice) const;
   absl::Status run();
   void finish(const Slice& slice);
-  bool draft(DraftSequence& sequence, std::span<const float> logits);
+  bool draft(DraftSequence& sequence, const TargetRow& row);
 
   StepModel& model_;
   const DraftEngineOptions options_;

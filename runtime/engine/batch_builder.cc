@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/core/check.h"
+#include "runtime/engine/sequence.h"
 
 namespace brigade::runtime {
 
@@ -15,6 +16,7 @@ BatchBuilder::BatchBuilder(const StepLimits& limits, int block_size) : block_siz
   batch_.block_tables.reserve(static_cast<size_t>(limits.max_sequences) *
                               static_cast<size_t>(limits.max_blocks));
   batch_.logit_rows.reserve(static_cast<size_t>(limits.max_logit_rows));
+  batch_.outputs.reserve(static_cast<size_t>(limits.max_logit_rows));
 }
 
 const StepBatch& BatchBuilder::build(const StepPlan& plan) {
@@ -23,6 +25,7 @@ const StepBatch& BatchBuilder::build(const StepPlan& plan) {
   batch_.row_sequence.clear();
   batch_.slots.clear();
   batch_.logit_rows.clear();
+  batch_.outputs.clear();
   batch_.sequences = static_cast<int>(plan.slices.size());
   batch_.max_blocks = 0;
   for (const StepSlice& slice : plan.slices) {
@@ -55,8 +58,11 @@ void BatchBuilder::add_rows(const StepSlice& slice, int sequence_index) {
     batch_.slots.push_back(int64_t{block} * block_size_ + position % block_size_);
   }
   if (!slice.wants_logits) return;
+  const RowOutput output = row_output(*static_cast<const ActiveRequest*>(sequence.request),
+                                      static_cast<const Sequence&>(sequence));
   for (int row = batch_.rows() - 1 - slice.drafts; row < batch_.rows(); ++row) {
     batch_.logit_rows.push_back(row);
+    batch_.outputs.push_back(output);
   }
 }
 

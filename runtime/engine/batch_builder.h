@@ -1,6 +1,6 @@
-// Turns the scheduler's plan into the arrays of a StepBatch: rows in slice order, slots and block
-// tables. All arrays are planned for the model's limits, so building allocates nothing. Step
-// thread.
+// Turns the scheduler's plan into the arrays of a StepBatch: rows in slice order, slots, block
+// tables, and what is wanted of each row. All arrays are planned for the model's limits, so
+// building allocates nothing. Step thread.
 #pragma once
 
 #include "runtime/model/step_model.h"
@@ -14,6 +14,7 @@ class BatchBuilder {
 
   // The batch stays valid until the next build().
   const StepBatch& build(const StepPlan& plan);
+  const StepBatch& batch() const { return batch_; }
 
  private:
   void add_rows(const StepSlice& slice, int sequence_index);

@@ -48,6 +48,19 @@ bool ActiveRequest::done() const {
          std::none_of(owned.begin(), owned.end(), [](const auto& s) { return s->in_flight; });
 }
 
+PolicyInput policy_input(const ActiveRequest& request, const Sequence& sequence) {
+  return {.params = &request.asked.sampling,
+          .counts = &sequence.output.counts(),
+          .forbidden_now = sequence.output.forbidden_now()};
+}
+
+// Good for the rows of drafts too: what is forbidden below min_tokens only grows less on the way.
+RowOutput row_output(const ActiveRequest& request, const Sequence& sequence) {
+  const bool reports = request.asked.sampling.logprobs >= 0;
+  return !reports && best_token_decides(policy_input(request, sequence)) ? RowOutput::kBestToken
+                                                                         : RowOutput::kLogits;
+}
+
 int64_t max_kv_positions(const GenerateRequest& request) {
   return static_cast<int64_t>(request.prompt.size()) + request.max_tokens - 1;
 }

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "runtime/engine/sequence_speculation.h"
+#include "runtime/model/row_output.h"
 #include "runtime/request/request.h"
+#include "runtime/sampling/policy.h"
 #include "runtime/scheduler/admission.h"
 #include "runtime/scheduler/scheduled_sequence.h"
 #include "runtime/speculative/draft_counts.h"
@@ -48,6 +50,12 @@ struct ActiveRequest : ScheduledRequest {
   absl::Time started_at = absl::InfiniteFuture();  // first blocks
   absl::Time first_token_at = absl::InfiniteFuture();
 };
+
+// For the sequence's next token, with everything committed so far taken into account.
+PolicyInput policy_input(const ActiveRequest& request, const Sequence& sequence);
+
+// What the step thread needs of the rows of the sequence's next step.
+RowOutput row_output(const ActiveRequest& request, const Sequence& sequence);
 
 // KV positions one sequence of `request` can come to need: the last token is never read back.
 int64_t max_kv_positions(const GenerateRequest& request);

@@ -96,15 +96,11 @@ class StepLoop::Committing final : public Continuation {
              std::span<const DraftedToken> drafts, absl::Time now)
       : loop_(*loop), request_(request), sequence_(sequence), drafts_(drafts), now_(now) {}
 
-  PolicyInput policy_input() const override {
-    return {.params = &request_->asked.sampling,
-            .counts = &sequence_->output.counts(),
-            .forbidden_now = sequence_->output.forbidden_now()};
-  }
+  PolicyInput policy_input() const override { return runtime::policy_input(*request_, *sequence_); }
   // That of the token to be drawn, so that preemption and resumption draw the same.
   uint32_t position() const override { return static_cast<uint32_t>(sequence_->tokens.size()); }
 
-  bool commit(int32_t token, std::span<const float> row) override {
+  bool commit(int32_t token, std::span<const float> logits) override {
     // Verification only goes on after an accepted draft, whose KV this step has written.
     if (committed_ > 0) loop_.scheduler_.draft_accepted(sequence_);
     // Counted before the token's event, which may be the last.
@@ -115,7 +111,7 @@ class StepLoop::Committing final : public Continuation {
     ++committed_;
     std::optional<TokenLogprob> logprob;
     const int logprobs = request_->asked.sampling.logprobs;
-    if (logprobs >= 0) logprob = log_probability(row, token, logprobs);
+    if (logprobs >= 0) logprob = log_probability(logits, token, logprobs);
     TokenEvent event = sequence_->output.commit_token(token, std::move(logprob));
     ++loop_.counts_.generated_tokens;
     if (request_->first_token_at == absl::InfiniteFuture()) request_->first_token_at = now_;
@@ -151,9 +147,9 @@ bool StepLoop::commit_rows(ActiveRequest* request, Sequence* sequence, const Ver
   return false;
 }
 
-// The sequence's next tokens, from its last known token's row at `first_logits` and those of its
+// The sequence's next tokens, from its last known token's row at `first_index` and those of its
 // drafts.
-void StepLoop::verify_slice(const StepSlice& slice, const StepModel& model, int first_logits,
+void StepLoop::verify_slice(const StepSlice& slice, const Microbatch& microbatch, int first_index,
                             absl::Time now) {
   auto* request = static_cast<ActiveRequest*>(slice.sequence->request);
   auto* sequence = static_cast<Sequence*>(slice.sequence);
@@ -174,7 +170,8 @@ void StepLoop::verify_slice(const StepSlice& slice, const StepModel& model, int 
   }
   rows_.clear();
   for (size_t i = 0; i <= input.drafts.size(); ++i) {
-    rows_.push_back(model.logits(first_logits + static_cast<int>(i)));
+    rows_.push_back(target_row(*microbatch.model, microbatch.builder.batch(),
+                               first_index + static_cast<int>(i)));
   }
   input.rows = rows_;
   Verdict verdict;

@@ -1,6 +1,6 @@
 // What the step thread does, turn by turn: take in new requests, end what was cancelled or is late,
 // give blocks to who waits, start a step on every idle microbatch, drive the busy ones, and turn
-// their logits into committed tokens. It never waits; a turn that could do nothing says until when
+// their rows into committed tokens. It never waits; a turn that could do nothing says until when
 // to sleep. It owns requests, sequences, KV blocks and models. One thread.
 #pragma once
 
@@ -84,11 +84,11 @@ class StepLoop {
   absl::Status warm_up_one(StepModel* model, int block);
   absl::Status run_to_end(StepModel* model, const StepBatch& batch, absl::Time deadline);
 
-  // step_results.cc: what a step's logits become, and how requests end.
+  // step_results.cc: what a step's rows become, and how requests end.
   void step_failed(Microbatch* microbatch, const absl::Status& why);
   void step_done(Microbatch* microbatch, absl::Time now);
   static void mark_parked(Microbatch* microbatch);
-  void take_logits(const StepSlice& slice, const StepModel& model, int index, absl::Time now);
+  void take_rows(const StepSlice& slice, const Microbatch& microbatch, int index, absl::Time now);
   void row_not_finite(const StepSlice& slice, bool again);
   void fork_siblings(ActiveRequest* request, const Sequence& first);
   void deliver(ActiveRequest* request, Sequence* sequence, TokenEvent event, absl::Time now);
@@ -103,7 +103,7 @@ class StepLoop {
   void ask_for_drafts(const StepSlice& slice, int index);
   bool commit_rows(ActiveRequest* request, Sequence* sequence, const VerifyInput& input,
                    absl::Time now, Verdict* verdict);
-  void verify_slice(const StepSlice& slice, const StepModel& model, int first_logits,
+  void verify_slice(const StepSlice& slice, const Microbatch& microbatch, int first_index,
                     absl::Time now);
   void note_verdict(const StepSlice& slice, const Verdict& verdict);
   void note_wait(const StepPlan& plan, int deepest, absl::Duration wait);
@@ -129,12 +129,12 @@ class StepLoop {
   std::optional<ExpertDemand> expert_demand_;  // none: a dense model
   std::vector<int64_t> layer_counts_;          // scratch, by expert
   int steps_since_routing_ = 0;
-  int speculating_ = 0;                       // requests
-  std::vector<DepthAsk> asks_;                // scratch
-  std::vector<int> asking_;                   // scratch: slices of the asks
-  std::vector<int> depths_;                   // scratch
-  std::vector<int32_t> draft_tokens_;         // scratch
-  std::vector<std::span<const float>> rows_;  // scratch
+  int speculating_ = 0;                // requests
+  std::vector<DepthAsk> asks_;         // scratch
+  std::vector<int> asking_;            // scratch: slices of the asks
+  std::vector<int> depths_;            // scratch
+  std::vector<int32_t> draft_tokens_;  // scratch
+  std::vector<TargetRow> rows_;        // scratch
   LoopCounts counts_;
   uint64_t cluster_version_ = 0;  // of all models together
   absl::Time last_turn_ = absl::InfinitePast();

@@ -1,4 +1,4 @@
-// What becomes of a step's logits: rows that are not finite, sequences that part after a shared
+// What becomes of a step's output: rows that are not finite, sequences that part after a shared
 // prompt, committed tokens, and the end of sequences and requests.
 #include <algorithm>
 #include <utility>
@@ -43,15 +43,15 @@ void StepLoop::step_done(Microbatch* microbatch, absl::Time now) {
   // Drafts that have come by now count as made before the verdicts that follow.
   if (speculating_ > 0) drafts_->collect(now);
   scheduler_.step_ended(&plan, /*computed=*/true, now);
-  int next_logits = 0;
+  int next_index = 0;
   for (const StepSlice& slice : plan.slices) {
     // Ended by its client or its deadline while the step ran.
     if (slice.sequence->state == SequenceState::kEnded) something_ended_ = true;
     if (!slice.wants_logits) continue;
-    const int index = next_logits;
-    next_logits += 1 + slice.drafts;
+    const int index = next_index;
+    next_index += 1 + slice.drafts;
     if (!slice.parked && slice.sequence->state != SequenceState::kEnded) {
-      take_logits(slice, *microbatch->model, index, now);
+      take_rows(slice, *microbatch, index, now);
     }
     if (slice.drafts > 0) scheduler_.drafts_done(slice.sequence);
   }
@@ -73,12 +73,12 @@ void StepLoop::mark_parked(Microbatch* microbatch) {
   }
 }
 
-void StepLoop::take_logits(const StepSlice& slice, const StepModel& model, int index,
-                           absl::Time now) {
+void StepLoop::take_rows(const StepSlice& slice, const Microbatch& microbatch, int index,
+                         absl::Time now) {
   auto* request = static_cast<ActiveRequest*>(slice.sequence->request);
   auto* sequence = static_cast<Sequence*>(slice.sequence);
-  const std::span<const float> row = model.logits(index);
-  const bool finite = usable_logits(row);
+  const TargetRow row = target_row(*microbatch.model, microbatch.builder.batch(), index);
+  const bool finite = row.usable();
   if (!finite || sequence->run_alone) {
     row_not_finite(slice, /*again=*/!finite);
     return;
@@ -96,7 +96,7 @@ void StepLoop::take_logits(const StepSlice& slice, const StepModel& model, int i
       if (!commit_rows(request, request->owned[i].get(), plain, now, &verdict)) return;
     }
   }
-  verify_slice(slice, model, index, now);
+  verify_slice(slice, microbatch, index, now);
   tell_drafter(*sequence);
 }
 

@@ -109,6 +109,7 @@ absl::StatusOr<bool> ForwardPass::step() {
       if (!event_.ready()) return false;
       // After an error on the device the point is passed too, and the logits were not written.
       RETURN_IF_ERROR(event_.wait_until(absl::InfinitePast()));
+      RETURN_IF_ERROR(output_->check());
       count_experts();
       stage_ = Stage::kIdle;
       return true;
@@ -370,6 +371,11 @@ absl::Status ForwardPass::rms_norm(const Buffer& weight, const Buffer& x, const 
 std::span<const float> ForwardPass::logits(int index) const {
   CHECK(stage_ == Stage::kIdle);
   return output_->logits(index);
+}
+
+RowLaw ForwardPass::law(int index) const {
+  CHECK(stage_ == Stage::kIdle);
+  return output_->law(index);
 }
 
 absl::Status ForwardPass::copy_block(int from, int to) {

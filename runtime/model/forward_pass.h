@@ -36,6 +36,7 @@ class ForwardPass : public StepModel {
   absl::Status begin(const StepBatch& batch, kernels::Waker* waker) override;
   absl::StatusOr<Progress> advance() override;
   std::span<const float> logits(int index) const override;
+  RowLaw law(int index) const override;
   std::span<const int32_t> parked_rows() const override { return parked_rows_; }
   uint64_t cluster_version() const override;
   uint64_t exchange_under_way() const override {

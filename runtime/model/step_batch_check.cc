@@ -35,6 +35,10 @@ absl::Status check_shape(const StepBatch& batch, const BatchBounds& bounds) {
     return bad("logit_rows", static_cast<int64_t>(batch.logit_rows.size()),
                absl::StrCat("more than ", limits.max_logit_rows));
   }
+  if (!batch.outputs.empty() && batch.outputs.size() != batch.logit_rows.size()) {
+    return bad("outputs", static_cast<int64_t>(batch.outputs.size()),
+               absl::StrCat("entries for ", batch.logit_rows.size(), " logit rows"));
+  }
   return absl::OkStatus();
 }
 

@@ -1,5 +1,5 @@
 // One microbatch's way through the model as the engine sees it: begin, advance until done, read
-// logits. Nothing here waits; when advance() says kWaiting the step thread drives other
+// what came out. Nothing here waits; when advance() says kWaiting the step thread drives other
 // microbatches or sleeps on the waker, which is woken when going on makes sense. One step thread at
 // a time.
 #pragma once
@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/core/waker.h"
 #include "runtime/model/expert_use.h"
+#include "runtime/model/row_output.h"
 
 namespace brigade::runtime {
 
@@ -25,8 +26,12 @@ struct StepBatch {
   std::vector<int32_t> block_tables;  // [sequences, max_blocks]
   int sequences = 0;
   int max_blocks = 0;
-  std::vector<int32_t> logit_rows;  // rows whose logits are wanted, ascending
+  std::vector<int32_t> logit_rows;  // rows that a token is to follow, ascending
+  std::vector<RowOutput> outputs;   // [logit_rows]; empty: logits of all
   int rows() const { return static_cast<int>(tokens.size()); }
+  RowOutput output(int index) const {
+    return outputs.empty() ? RowOutput::kLogits : outputs[static_cast<size_t>(index)];
+  }
 };
 
 struct StepLimits {
@@ -53,8 +58,11 @@ class StepModel {
   // `batch` must stay unchanged until done. `waker` is woken whenever advance() may get further.
   virtual absl::Status begin(const StepBatch& batch, kernels::Waker* waker) = 0;
   virtual absl::StatusOr<Progress> advance() = 0;
-  // After kDone, until the next begin: host [logit_rows, vocab].
+  // After kDone, until the next begin: of the logit row of that index, on the host. [vocab] where
+  // kLogits were asked for.
   virtual std::span<const float> logits(int index) const = 0;
+  // ... where something else was.
+  virtual RowLaw law(int index) const = 0;
   // After kDone, until the next begin: rows (ascending) that lacked an expert, which nobody holds
   // at the moment, and every later row of their sequences. What they left in their KV slots and
   // logits is meaningless; the caller computes these rows again later.

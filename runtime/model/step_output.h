@@ -1,11 +1,13 @@
-// The end of a forward pass: final norm and output matrix of the rows whose logits are wanted, and
-// their way to the host. Owns the memory of both, planned at start. Part of one ForwardPass, on its
-// stream; step thread only.
+// The end of a forward pass: final norm and output matrix of the rows that a token is to follow,
+// and of each row what the batch asks for on its way to the host. Owns the memory of all that,
+// planned at start. Part of one ForwardPass, on its stream; step thread only.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/core/device.h"
 #include "kernels/core/host_buffer.h"
@@ -25,28 +27,40 @@ class StepOutput {
   // Of a step that begins: enqueues what says which rows are wanted. Not before the work of the
   // last step has run.
   absl::Status begin(kernels::Stream& stream, const StepBatch& batch);
-  // Enqueues the logits of the wanted rows of `hidden`, f32 [rows, hidden].
+  // Enqueues what is wanted of the rows of `hidden`, f32 [rows, hidden].
   absl::Status compute(kernels::Stream& stream, const float* hidden);
-  // Enqueues their way to the host.
+  // Enqueues its way to the host.
   absl::Status copy_to_host(kernels::Stream& stream);
-  // In place of both: no row has come to an end, all logits are NaN. At once.
+  // In place of both: no row has come to an end, none may be sampled. At once.
   void leave_out();
 
-  // Once what was enqueued has run: host [vocab].
+  // Once what was enqueued has run. INTERNAL when the device gave what cannot be.
+  absl::Status check() const;
+  // Then, until begin(), as StepModel has it.
   std::span<const float> logits(int index) const;
+  RowLaw law(int index) const;
 
  private:
   StepOutput(const ModelSpec& spec, const DeviceWeights& weights)
       : spec_(&spec), weights_(&weights) {}
+  int place_of(int index) const;
+  std::span<int32_t> host_best() const;
 
   const ModelSpec* spec_;
   const DeviceWeights* weights_;
-  kernels::Buffer index_;           // i32 [max_logit_rows]: wanted rows of the step
+  // Rows lie in the order of their places: those whose logits are copied first, so that one copy
+  // takes them all and one argmax the others.
+  kernels::Buffer index_;           // i32 [max_logit_rows]: rows of the step
   kernels::Buffer gathered_;        // f32 [max_logit_rows, hidden]
   kernels::Buffer logits_;          // f32 [max_logit_rows, vocab]
+  kernels::Buffer best_;            // i32 [max_logit_rows]: from the first row without logits on
+  kernels::Buffer argmax_scratch_;  // argmax_scratch_bytes()
   kernels::HostBuffer host_index_;  // of index_, on its way
-  kernels::HostBuffer host_logits_;
-  int rows_ = 0;  // wanted, of the step in progress
+  kernels::HostBuffer host_logits_, host_best_;
+  // The step in progress.
+  std::vector<int32_t> places_;  // [max_logit_rows], by the index in the batch
+  int rows_ = 0;
+  int copied_rows_ = 0;  // the first of them, whose logits are copied
 };
 
 }  // namespace brigade::runtime

@@ -32,6 +32,13 @@ void TokenCounts::remove_output(int32_t token) {
   --found->second.output_count;
 }
 
+bool best_token_decides(const PolicyInput& input) {
+  const SamplingParams& params = *input.params;
+  return params.temperature == 0 && params.logit_bias.empty() && params.allowed_tokens.empty() &&
+         params.banned_tokens.empty() && input.forbidden_now.empty() &&
+         (input.counts == nullptr || !has_penalties(params));
+}
+
 bool usable_logits(std::span<const float> logits) { return kernels::usable_logits(logits); }
 
 bool normalise(std::span<double> weights) {

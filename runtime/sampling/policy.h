@@ -41,6 +41,10 @@ struct PolicyInput {
   std::span<const int32_t> forbidden_now;  // EOS and stop ids while below min_tokens
 };
 
+// The next token is the one of the largest logit, whatever the others are: at temperature 0, when
+// nothing adds to a logit or excludes a token.
+bool best_token_decides(const PolicyInput& input);
+
 // Candidates in ascending token id with probabilities that sum to 1 (f64, normalised by one
 // routine). Greedy: exactly one candidate with probability 1.
 struct Distribution {

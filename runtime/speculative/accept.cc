@@ -59,10 +59,9 @@ Verdict verify(const VerifyInput& input, VerifyScratch* scratch, Chance* chance,
     if (draft != nullptr && draft->form == LawForm::kNone && input.rule == AcceptRule::kRejection) {
       draft = nullptr;
     }
-    const std::span<const float> logits = input.rows[row];
-    if (!scratch->policy.distribution(logits, sequence->policy_input(), &scratch->target)) {
-      verdict.outcome =
-          usable_logits(logits) ? VerifyOutcome::kNoCandidate : VerifyOutcome::kNotFinite;
+    const TargetRow& target = input.rows[row];
+    if (!target_law(target, sequence->policy_input(), &scratch->policy, &scratch->target)) {
+      verdict.outcome = target.usable() ? VerifyOutcome::kNoCandidate : VerifyOutcome::kNotFinite;
       return verdict;
     }
     const RowChoice choice = choose(input.rule, draft, sequence->position(), scratch, chance);
@@ -74,7 +73,7 @@ Verdict verify(const VerifyInput& input, VerifyScratch* scratch, Chance* chance,
       ++verdict.tested;
       verdict.accepted += choice.accepted;
     }
-    if (!sequence->commit(choice.token, logits)) {
+    if (!sequence->commit(choice.token, target.logits)) {
       verdict.outcome = VerifyOutcome::kEnded;
       return verdict;
     }

@@ -1,4 +1,4 @@
-// Verification: from the target's rows of logits and the drafted tokens to the tokens of the
+// Verification: from the target's rows and the drafted tokens to the tokens of the
 // sequence. Plain decoding is the case without drafts. Rules (Leviathan et al. 2023, Chen et al.
 // 2023 for rejection): greedy and coupled draw each token exactly as plain decoding would and keep
 // drafts while they are equal, so the drafter cannot change the output; rejection keeps a draft x
@@ -12,6 +12,7 @@
 #include "runtime/sampling/policy.h"
 #include "runtime/speculative/chance.h"
 #include "runtime/speculative/draft_law.h"
+#include "runtime/speculative/target_row.h"
 
 namespace brigade::runtime {
 
@@ -28,14 +29,15 @@ class Continuation {
   virtual PolicyInput policy_input() const = 0;
   // Absolute position of the next token.
   virtual uint32_t position() const = 0;
-  // `row`: the target's logits that the token came from. False when the sequence has ended.
-  virtual bool commit(int32_t token, std::span<const float> row) = 0;
+  // `logits`: the target's row that the token came from; empty where only its law is known. False
+  // when the sequence has ended.
+  virtual bool commit(int32_t token, std::span<const float> logits) = 0;
 };
 
 struct VerifyInput {
   AcceptRule rule = AcceptRule::kGreedy;
-  // rows[i]: logits after drafts[0..i), [vocab]; one more than drafts.
-  std::span<const std::span<const float>> rows;
+  // rows[i]: what follows drafts[0..i); one more than drafts.
+  std::span<const TargetRow> rows;
   std::span<const DraftedToken> drafts;
   // The draft after the last one, if it has arrived: tested in the last row instead of a plain
   // draw. Whether it is given may depend on anything but the token itself.
@@ -45,7 +47,7 @@ struct VerifyInput {
 enum class VerifyOutcome {
   kGoesOn,
   kEnded,        // commit() said so
-  kNotFinite,    // the next row holds a NaN or +Inf: nothing was drawn from it
+  kNotFinite,    // the next row is not usable: nothing was drawn from it
   kNoCandidate,  // the request's options leave no token to choose
 };
 

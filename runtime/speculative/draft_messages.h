@@ -56,7 +56,8 @@ struct ChunkMessage {
   LawForm form = LawForm::kNone;
   std::vector<int32_t> law_sizes, law_tokens;
   std::vector<float> law_weights;
-  std::vector<float> margins;  // by token: its logit less the best other one's, of the drafter
+  // By token: its logit less the best other one's, of the drafter. 0: not known.
+  std::vector<float> margins;
 
   DraftChunk view() const {
     return {.epoch = epoch,

@@ -108,6 +108,7 @@ class DistinctExperts : public runtime::StepModel {
     return progress;
   }
   std::span<const float> logits(int index) const override { return model_->logits(index); }
+  runtime::RowLaw law(int index) const override { return model_->law(index); }
   absl::Status copy_block(int from, int to) override { return model_->copy_block(from, to); }
   std::vector<std::vector<int64_t>> expert_rows() const override { return model_->expert_rows(); }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/ops/sampling_args.h"
 #include "runtime/speculative/text_hash.h"
 
 namespace brigade::bench {
@@ -12,7 +13,8 @@ KnownTextDraft::KnownTextDraft(runtime::StepModel& model, const runtime::KvGeome
       block_size_(kv.block_size),
       acceptance_(acceptance),
       tokens_(static_cast<size_t>(kv.num_blocks) * static_cast<size_t>(kv.block_size)),
-      logits_(static_cast<size_t>(model.limits().max_logit_rows)) {}
+      logits_(static_cast<size_t>(model.limits().max_logit_rows)),
+      best_(logits_.size(), kernels::kNoToken) {}
 
 void KnownTextDraft::learn(std::span<const int32_t> text) {
   uint64_t hash = runtime::kEmptyTextHash;
@@ -58,21 +60,41 @@ uint64_t KnownTextDraft::text_before(int row) const {
   return hash;
 }
 
-void KnownTextDraft::answer(int index, int row) {
-  const std::span<const float> own = model_.logits(index);
-  std::vector<float>& logits = logits_[static_cast<size_t>(index)];
-  logits.assign(own.begin(), own.end());
+// kNoToken: the text is not known.
+int32_t KnownTextDraft::known_token(int row) const {
   const uint64_t text = text_before(row);
   const auto known = next_.find(text);
-  if (known == next_.end()) return;
+  if (known == next_.end()) return kernels::kNoToken;
   const double chance = static_cast<double>(runtime::extend_text_hash(text, 1) >> 11) * 0x1p-53;
-  const int32_t token = chance < acceptance_ ? known->second : (known->second + 1) % model_.vocab();
+  return chance < acceptance_ ? known->second : (known->second + 1) % model_.vocab();
+}
+
+void KnownTextDraft::answer(int index, int row) {
+  const auto at = static_cast<size_t>(index);
+  const int32_t token = known_token(row);
+  const bool known = token != kernels::kNoToken;
+  if (batch_->output(index) == runtime::RowOutput::kBestToken) {
+    const runtime::RowLaw own = model_.law(index);
+    best_[at] = known || own.tokens.empty() ? token : own.tokens[0];
+    return;
+  }
+  const std::span<const float> own = model_.logits(index);
+  std::vector<float>& logits = logits_[at];
+  logits.assign(own.begin(), own.end());
+  if (!known) return;
   std::fill(logits.begin(), logits.end(), 0.0f);
   logits[static_cast<size_t>(token)] = 10;
 }
 
 std::span<const float> KnownTextDraft::logits(int index) const {
   return logits_[static_cast<size_t>(index)];
+}
+
+runtime::RowLaw KnownTextDraft::law(int index) const {
+  static constexpr double kCertain = 1;
+  const int32_t& token = best_[static_cast<size_t>(index)];
+  if (token == kernels::kNoToken) return {};
+  return {.tokens = {&token, 1}, .probabilities = {&kCertain, 1}};
 }
 
 }  // namespace brigade::bench

@@ -26,11 +26,13 @@ class KnownTextDraft final : public runtime::StepModel {
   absl::Status begin(const runtime::StepBatch& batch, kernels::Waker* waker) override;
   absl::StatusOr<Progress> advance() override;
   std::span<const float> logits(int index) const override;
+  runtime::RowLaw law(int index) const override;
   absl::Status copy_block(int from, int to) override;
   std::vector<std::vector<int64_t>> expert_rows() const override { return {}; }
 
  private:
   uint64_t text_before(int row) const;
+  int32_t known_token(int row) const;
   void answer(int index, int row);
 
   runtime::StepModel& model_;
@@ -39,7 +41,9 @@ class KnownTextDraft final : public runtime::StepModel {
   std::unordered_map<uint64_t, int32_t> next_;  // by the hash of the text before
   std::vector<int32_t> tokens_;                 // by KV slot
   const runtime::StepBatch* batch_ = nullptr;
+  // By index: a row of logits or, where that was asked for, the best token.
   std::vector<std::vector<float>> logits_;
+  std::vector<int32_t> best_;
 };
 
 }  // namespace brigade::bench

@@ -30,11 +30,13 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::open(const std::string
   return runner;
 }
 
-absl::StatusOr<ModelRunner::Rows> ModelRunner::step(const std::vector<Piece>& pieces) {
+absl::Status ModelRunner::run(const std::vector<Piece>& pieces,
+                              const std::vector<runtime::RowOutput>& outputs) {
   StepModel& pass = *model_.passes[0];
   const runtime::KvGeometry& kv = model_.kv->geometry();
   const int sequences = static_cast<int>(lengths_.size()), blocks = pass.limits().max_blocks;
   batch_ = {};
+  batch_.outputs = outputs;
   batch_.sequences = sequences;
   batch_.max_blocks = blocks;
   // Neighbouring logical blocks lie far apart, and sequences interleave.
@@ -58,12 +60,16 @@ absl::StatusOr<ModelRunner::Rows> ModelRunner::step(const std::vector<Piece>& pi
   const absl::Time deadline = absl::Now() + absl::Minutes(1);
   while (true) {
     ASSIGN_OR_RETURN(const StepModel::Progress progress, pass.advance());
-    if (progress == StepModel::Progress::kDone) break;
+    if (progress == StepModel::Progress::kDone) return absl::OkStatus();
     if (!waker_.wait_until(deadline)) return absl::DeadlineExceededError("the step does not end");
   }
+}
+
+absl::StatusOr<ModelRunner::Rows> ModelRunner::step(const std::vector<Piece>& pieces) {
+  RETURN_IF_ERROR(run(pieces));
   Rows rows;
   for (int i = 0; i < batch_.rows(); ++i) {
-    const auto logits = pass.logits(i);
+    const auto logits = model_.passes[0]->logits(i);
     rows.emplace_back(logits.begin(), logits.end());
   }
   return rows;

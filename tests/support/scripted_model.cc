@@ -8,6 +8,8 @@
 
 namespace brigade::tests {
 
+using runtime::RowOutput;
+
 std::string ScriptedWorld::problem() const {
   std::lock_guard lock(mutex_);
   return problem_;
@@ -42,6 +44,8 @@ ScriptedModel::ScriptedModel(ScriptedWorld* world, int vocab, const runtime::Ste
       limits_(limits),
       logits_(static_cast<size_t>(limits.max_logit_rows) * vocab) {
   parked_.reserve(static_cast<size_t>(limits.max_rows));
+  outputs_.reserve(static_cast<size_t>(limits.max_logit_rows));
+  best_.reserve(static_cast<size_t>(limits.max_logit_rows));
 }
 
 absl::Status ScriptedModel::begin(const runtime::StepBatch& batch, kernels::Waker* waker) {
@@ -73,6 +77,9 @@ void ScriptedModel::check_shape() const {
                                                        static_cast<size_t>(batch.max_blocks);
   if (!fits) world_->report("a step is larger than the limits");
   if (!agrees) world_->report("the arrays of a step disagree in length");
+  if (!batch.outputs.empty() && batch.outputs.size() != batch.logit_rows.size()) {
+    world_->report("outputs and logit_rows disagree in length");
+  }
   if (!std::is_sorted(batch.logit_rows.begin(), batch.logit_rows.end())) {
     world_->report("logit_rows do not ascend");
   }
@@ -107,6 +114,7 @@ void ScriptedModel::run() {
     if (!parked) spoil(row, out);
   }
   if (!problem.empty()) world_->report(problem);
+  take_best();
   if (!parked_.empty()) {
     const bool all = parked_.size() == batch_->tokens.size();
     ++(all ? world_->fully_parked_steps : world_->partly_parked_steps);
@@ -115,6 +123,28 @@ void ScriptedModel::run() {
   ++world_->steps;
   world_->rows += batch_->rows();
   world_->largest_step = std::max<int64_t>(world_->largest_step, batch_->sequences);
+}
+
+// Also counts what was asked for.
+void ScriptedModel::take_best() {
+  outputs_.assign(batch_->outputs.begin(), batch_->outputs.end());
+  outputs_.resize(batch_->logit_rows.size(), RowOutput::kLogits);
+  best_.assign(outputs_.size(), -1);
+  int64_t of_best = 0;
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    if (outputs_[i] == RowOutput::kLogits) continue;
+    ++of_best;
+    const std::span<const float> row = row_of(static_cast<int>(i));
+    const bool sound =
+        std::all_of(row.begin(), row.end(), [](float v) { return std::isfinite(v); });
+    if (sound) {
+      best_[i] = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+    }
+  }
+  const auto all = static_cast<int64_t>(outputs_.size());
+  world_->rows_of_best_token += of_best;
+  world_->rows_of_logits += all - of_best;
+  if (of_best > 0 && of_best < all) ++world_->steps_of_both;
 }
 
 // True for rows that lack an expert and those that follow them in their sequence.
@@ -160,9 +190,26 @@ uint64_t ScriptedModel::run_row(int row, std::string* problem) {
                                batch_->tokens[at], problem);
 }
 
-std::span<const float> ScriptedModel::logits(int index) const {
+std::span<const float> ScriptedModel::row_of(int index) const {
   return {logits_.data() + static_cast<size_t>(index) * static_cast<size_t>(vocab_),
           static_cast<size_t>(vocab_)};
+}
+
+std::span<const float> ScriptedModel::logits(int index) const {
+  if (outputs_[static_cast<size_t>(index)] != RowOutput::kLogits) {
+    world_->report("logits of a row whose best token was asked for");
+  }
+  return row_of(index);
+}
+
+runtime::RowLaw ScriptedModel::law(int index) const {
+  static constexpr double kCertain = 1;
+  if (outputs_[static_cast<size_t>(index)] != RowOutput::kBestToken) {
+    world_->report("the law of a row whose logits were asked for");
+  }
+  const int32_t& token = best_[static_cast<size_t>(index)];
+  if (token < 0) return {};
+  return {.tokens = {&token, 1}, .probabilities = {&kCertain, 1}};
 }
 
 absl::Status ScriptedModel::copy_block(int from, int to) {

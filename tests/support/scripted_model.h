@@ -38,6 +38,7 @@ struct ScriptedWorld {
   // Written by the step thread:
   std::atomic<int64_t> steps{0}, rows{0}, largest_step{0}, copies{0}, lone_nan_steps{0};
   std::atomic<int64_t> parked_rows{0}, fully_parked_steps{0}, partly_parked_steps{0};
+  std::atomic<int64_t> rows_of_logits{0}, rows_of_best_token{0}, steps_of_both{0};
   std::atomic<uint64_t> cluster_version{0};
   std::atomic<kernels::Waker*> waker{nullptr};
   // First breach of KV discipline; empty when there was none.
@@ -62,7 +63,9 @@ class ScriptedModel : public runtime::StepModel {
   const runtime::StepLimits& limits() const override { return limits_; }
   absl::Status begin(const runtime::StepBatch& batch, kernels::Waker* waker) override;
   absl::StatusOr<Progress> advance() override;
+  // Reports a problem when the other one was asked for.
   std::span<const float> logits(int index) const override;
+  runtime::RowLaw law(int index) const override;
   std::span<const int32_t> parked_rows() const override { return parked_; }
   uint64_t cluster_version() const override { return world_->cluster_version; }
   absl::Status copy_block(int from, int to) override;
@@ -72,7 +75,9 @@ class ScriptedModel : public runtime::StepModel {
   void run();
   uint64_t run_row(int row, std::string* problem);
   void spoil(int row, std::span<float> out);
+  std::span<const float> row_of(int index) const;
   bool park(int row);
+  void take_best();
   std::span<const int32_t> table_of(int row) const;
   void check_shape() const;
 
@@ -83,6 +88,8 @@ class ScriptedModel : public runtime::StepModel {
   kernels::Waker* waker_ = nullptr;
   int waits_left_ = 0;
   std::vector<float> logits_;
+  std::vector<runtime::RowOutput> outputs_;  // [logit_rows]
+  std::vector<int32_t> best_;                // [logit_rows]
   std::vector<int32_t> parked_;
 };
 

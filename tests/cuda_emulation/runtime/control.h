@@ -32,6 +32,7 @@ struct Counters {
   uint64_t memory_calls = 0;     // that allocate or free, device and pinned memory
   uint64_t graph_launches = 0;
   uint64_t library_calls = 0;  // cuBLAS products run
+  uint64_t bytes_to_host = 0;  // copied there from device memory
 };
 Counters counters();
 

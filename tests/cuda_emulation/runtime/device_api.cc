@@ -124,8 +124,8 @@ AtomicCounters& count() {
 
 Counters counters() {
   AtomicCounters& from = count();
-  return {from.kernels,      from.blocking_copies, from.pageable_copies,
-          from.memory_calls, from.graph_launches,  from.library_calls};
+  return {from.kernels,        from.blocking_copies, from.pageable_copies, from.memory_calls,
+          from.graph_launches, from.library_calls,   from.bytes_to_host};
 }
 
 }  // namespace brigade::cuda_emulation

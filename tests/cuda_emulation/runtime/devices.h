@@ -22,7 +22,7 @@ uint64_t environment_number(const char* name, uint64_t otherwise);
 
 struct AtomicCounters {
   std::atomic<uint64_t> kernels{0}, blocking_copies{0}, pageable_copies{0}, memory_calls{0},
-      graph_launches{0}, library_calls{0};
+      graph_launches{0}, library_calls{0}, bytes_to_host{0};
 };
 AtomicCounters& count();
 

@@ -84,7 +84,11 @@ cudaError_t enqueue_copy(void* to, const void* from, Rectangle size, cudaMemcpyK
     }
     work.run = [=] { copy_rows(target, staged->data(), size, size.width); };
   } else {
-    work.run = [=] { copy_rows(target, source, size, size.from_pitch); };
+    const bool to_host = memory().in_device_range(from) && !memory().in_device_range(to);
+    work.run = [=] {
+      copy_rows(target, source, size, size.from_pitch);
+      if (to_host) count().bytes_to_host += size.width * size.height;
+    };
   }
   if (!memory().in_device_range(to)) {
     work.on_submit = [=] {

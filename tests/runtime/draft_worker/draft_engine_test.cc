@@ -36,6 +36,7 @@ TEST(DraftEngine, DraftsUpToItsCreditAndGoesOnWhenItWasRight) {
   EXPECT_EQ(bed.chunks[4].position, 7);
   EXPECT_EQ(bed.world.rows - rows, 2);
   EXPECT_EQ(bed.engine.counters().undone, 0);
+  EXPECT_EQ(bed.world.rows_of_logits, 0);  // a greedy guess is the best token
 }
 
 TEST(DraftEngine, CutsItsTextAtTheFirstWrongGuess) {

@@ -147,7 +147,7 @@ class Fuzz {
       sampling.frequency_penalty = 0.2 * pick(0, 5);
     }
     if (pick(0, 3) == 0) sampling.logit_bias = {{pick(0, kVocab - 1), 3.0f}};
-    for (int i = pick(0, 5); i > 0; --i) sampling.banned_tokens.push_back(pick(0, kVocab - 1));
+    for (int i = pick(-4, 5); i > 0; --i) sampling.banned_tokens.push_back(pick(0, kVocab - 1));
     if (pick(0, 1) == 0) sampling.logprobs = pick(0, 5);
     return made;
   }
@@ -264,6 +264,7 @@ TEST(Speculation, RightDraftsSavePasses) {
     EXPECT_GT(after.drafting.step_seconds, after.drafting.wait_seconds);
     EXPECT_EQ(usage.run_ahead_drafts, 0);  // made on demand
   }
+  EXPECT_EQ(bed.bed().world().rows_of_logits, 1);  // of the warm-up
 }
 
 // Every pass commits one token and leaves nothing behind, cancelled in the middle or not; the

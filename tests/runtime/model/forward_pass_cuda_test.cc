@@ -110,6 +110,45 @@ TEST(ForwardPassOnCuda, GivesTheLogitsOfTheCpu) {
   }
 }
 
+// Rows whose best token is asked for send four bytes each to the host, and no logits.
+TEST(ForwardPassOnCuda, CopiesOnlyTheLogitsThatAreWanted) {
+  Loaded cuda(gpu(), "llama_gqa_tied", kernels::DType::kF32);  // dense: nothing else is copied
+  StepModel& pass = *cuda.model.passes[0];
+  StepBatch batch = rows_of(0, kRows);
+  const auto bytes_of = [&](const std::vector<RowOutput>& outputs) {
+    batch.outputs = outputs;
+    const uint64_t before = cuda_emulation::counters().bytes_to_host;
+    const absl::Status status = run(pass, batch, [](int) {});
+    EXPECT_TRUE(status.ok()) << status;
+    return cuda_emulation::counters().bytes_to_host - before;
+  };
+  const size_t row_bytes = static_cast<size_t>(pass.vocab()) * sizeof(float);
+  EXPECT_EQ(bytes_of({}), kRows * row_bytes);
+  std::vector<std::vector<float>> logits;
+  std::vector<int32_t> best;
+  for (int row = 0; row < kRows; ++row) {
+    logits.emplace_back(pass.logits(row).begin(), pass.logits(row).end());
+    const auto largest = std::max_element(logits.back().begin(), logits.back().end());
+    best.push_back(static_cast<int32_t>(largest - logits.back().begin()));
+  }
+  std::vector<RowOutput> outputs(kRows, RowOutput::kBestToken);
+  EXPECT_EQ(bytes_of(outputs), kRows * sizeof(int32_t));
+  for (int row = 0; row < kRows; ++row) {
+    ASSERT_EQ(pass.law(row).tokens.size(), 1u);
+    EXPECT_EQ(pass.law(row).tokens[0], best[static_cast<size_t>(row)]);
+  }
+  outputs[2] = outputs[5] = outputs[6] = RowOutput::kLogits;
+  EXPECT_EQ(bytes_of(outputs), 3 * row_bytes + (kRows - 3) * sizeof(int32_t));
+  for (int row = 0; row < kRows; ++row) {
+    const auto at = static_cast<size_t>(row);
+    if (outputs[at] == RowOutput::kLogits) {
+      EXPECT_EQ(0, std::memcmp(pass.logits(row).data(), logits[at].data(), row_bytes)) << row;
+    } else {
+      EXPECT_EQ(pass.law(row).tokens[0], best[at]) << row;
+    }
+  }
+}
+
 // Weights are kept as rows there. These matrices are too narrow for the library: sums in f32, in
 // another order.
 TEST(ForwardPassOnCuda, ModeFastIsCloseToTheCpu) {

@@ -149,11 +149,11 @@ class Dictation final : public runtime::Continuation {
     if (run_ahead) drafter->run_ahead(text_, &drafts);
     std::vector<std::vector<float>> logits(static_cast<size_t>(tested) + 1,
                                            std::vector<float>(static_cast<size_t>(vocab_)));
-    std::vector<std::span<const float>> rows;
+    std::vector<runtime::TargetRow> rows;
     for (size_t i = 0; i < logits.size(); ++i) {
       const size_t position = text_.size() + i;
       if (position < truth_.size()) logits[i][static_cast<size_t>(truth_[position])] = 1;
-      rows.push_back(logits[i]);
+      rows.push_back({.logits = logits[i], .law = {}});
     }
     runtime::VerifyScratch scratch(vocab_);
     runtime::KeyedChance chance({});

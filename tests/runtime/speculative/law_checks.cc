@@ -189,8 +189,11 @@ std::string greedy_equals_plain(const Subject& subject) {
       options.request.sampling.temperature = 0;
       ToyCase toy = make_case(vocab, options, 4);
       toy.form = LawForm::kNone;
-      const std::string wrong = all_drafts_equal_plain(toy, subject);
-      if (!wrong.empty()) return wrong;
+      for (const bool best_tokens : {false, true}) {
+        toy.best_tokens = best_tokens;
+        const std::string wrong = all_drafts_equal_plain(toy, subject);
+        if (!wrong.empty()) return wrong;
+      }
     }
   }
   return "";
@@ -236,12 +239,15 @@ std::string edge_randoms(const Subject& subject) {
 // A NaN or infinite row ends the pass before anything is drawn from it, and only when it is
 // reached.
 std::string rows_not_finite(const Subject& subject) {
-  for (const float bad :
-       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(),
+              infinity = std::numeric_limits<float>::infinity();
+  for (const auto& [bad, best_tokens] :
+       std::vector<std::pair<float, bool>>{{nan, false}, {infinity, false}, {nan, true}}) {
     for (size_t bad_row = 0; bad_row <= 3; ++bad_row) {
       ToyOptions options = toy_options(3)[0];
       options.request.sampling.temperature = 0;
-      const ToyCase toy = make_case(3, options, 8);
+      ToyCase toy = make_case(3, options, 8);
+      toy.best_tokens = best_tokens;
       ToySequence plain(toy), sequence(toy);
       std::vector<std::vector<float>> logits;
       std::vector<runtime::DraftedToken> drafts;
@@ -253,11 +259,11 @@ std::string rows_not_finite(const Subject& subject) {
       }
       drafts.pop_back();
       logits[bad_row][1] = bad;
-      const std::vector<std::span<const float>> rows(logits.begin(), logits.end());
+      const ToyRows rows(std::move(logits), best_tokens);
       runtime::VerifyScratch scratch(3);
       runtime::KeyedChance chance({});
       const runtime::Verdict verdict =
-          subject.verify({.rows = rows, .drafts = drafts}, &scratch, &chance, &sequence);
+          subject.verify({.rows = rows.rows(), .drafts = drafts}, &scratch, &chance, &sequence);
       if (verdict.outcome != runtime::VerifyOutcome::kNotFinite ||
           verdict.committed != static_cast<int>(bad_row) || !sequence.problem().empty()) {
         return "bad row " + std::to_string(bad_row) + ": committed " +
@@ -289,7 +295,7 @@ std::string keyed_marginals(const Subject& subject) {
     Text text;
   };
   runtime::VerifyScratch scratch(2);
-  const std::vector<std::span<const float>> rows(4, row);
+  const std::vector<runtime::TargetRow> rows(4, {.logits = row, .law = {}});
   runtime::Distribution law;
   const std::vector<int32_t> ids = {0, 1};
   const std::vector<float> weights = {0.2f, 0.8f};

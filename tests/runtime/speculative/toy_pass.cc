@@ -82,7 +82,8 @@ std::vector<ToyOptions> toy_options(int vocab) {
 std::string ToyCase::describe() const {
   return options.name + ", vocabulary " + std::to_string(vocab) + ", depth " +
          std::to_string(depth) + ", form " + std::to_string(static_cast<int>(form)) + " of " +
-         std::to_string(sparse_entries) + (run_ahead ? ", run-ahead" : "") + ", length " +
+         std::to_string(sparse_entries) + (run_ahead ? ", run-ahead" : "") +
+         (best_tokens ? ", best tokens" : "") + ", length " +
          std::to_string(options.request.max_tokens) + ", models " + std::to_string(salt);
 }
 
@@ -103,12 +104,27 @@ bool ToySequence::commit(int32_t token, std::span<const float> row) {
     return false;
   }
   const std::vector<float> expected = target_logits(toy_, text_);
-  if (!std::equal(row.begin(), row.end(), expected.begin(), expected.end())) {
+  const bool shown = !toy_.best_tokens || !row.empty();
+  if (shown && !std::equal(row.begin(), row.end(), expected.begin(), expected.end())) {
     problem_ = "a token from another row";
   }
   text_.push_back(token);
   output_.commit_token(token, std::nullopt);
   return !output_.finished();
+}
+
+ToyRows::ToyRows(std::vector<std::vector<float>> logits, bool best_tokens)
+    : logits_(std::move(logits)), best_(logits_.size()), rows_(logits_.size()) {
+  static constexpr double kCertain = 1;
+  for (size_t i = 0; i < logits_.size(); ++i) {
+    if (!best_tokens) {
+      rows_[i].logits = logits_[i];
+    } else if (runtime::usable_logits(logits_[i])) {
+      const auto best = std::max_element(logits_[i].begin(), logits_[i].end());
+      best_[i] = static_cast<int32_t>(best - logits_[i].begin());
+      rows_[i].law = {.tokens = {&best_[i], 1}, .probabilities = {&kCertain, 1}};
+    }
+  }
 }
 
 std::vector<float> target_logits(const ToyCase& toy, const Text& text) {
@@ -176,14 +192,15 @@ runtime::Verdict toy_pass(const ToyCase& toy, const Subject& subject, ToyDrafts*
     text.push_back(tested.back().token);
     logits.push_back(target_logits(toy, text));
   }
-  const std::vector<std::span<const float>> rows(logits.begin(), logits.end());
+  const bool decides = runtime::best_token_decides(sequence->policy_input());
+  const ToyRows rows(std::move(logits), toy.best_tokens && decides);
   runtime::DraftedToken next;
   const bool run_ahead = toy.run_ahead && drafts->size() > depth;
   if (run_ahead) next = drafts->at(depth);
   runtime::VerifyScratch scratch(toy.vocab);
   const runtime::Verdict verdict =
       subject.verify({.rule = runtime::accept_rule(toy.options.request.sampling),
-                      .rows = rows,
+                      .rows = rows.rows(),
                       .drafts = tested,
                       .run_ahead = run_ahead ? &next : nullptr},
                      &scratch, chance, sequence);

@@ -34,7 +34,8 @@ struct ToyCase {
   int sparse_entries = 4;  // of the draft's law
   int depth = 2;
   bool run_ahead = false;
-  int salt = 0;  // another pair of models
+  bool best_tokens = false;  // the target's rows come as these, where they decide
+  int salt = 0;              // another pair of models
   std::string describe() const;
 };
 
@@ -50,7 +51,7 @@ class ToySequence final : public runtime::Continuation {
   const Text& output() const { return output_.tokens(); }
   bool ended() const { return output_.finished(); }
   // Set when a token was committed after the end or from another row than the target's for this
-  // text.
+  // text, as far as the row is shown.
   const std::string& problem() const { return problem_; }
 
  private:
@@ -58,6 +59,19 @@ class ToySequence final : public runtime::Continuation {
   runtime::SequenceOutput output_;
   Text text_;
   std::string problem_;
+};
+
+// Rows of logits as verification takes them: whole, or as the best token of each.
+class ToyRows {
+ public:
+  ToyRows(std::vector<std::vector<float>> logits, bool best_tokens);
+  ToyRows(const ToyRows&) = delete;
+  std::span<const runtime::TargetRow> rows() const { return rows_; }
+
+ private:
+  const std::vector<std::vector<float>> logits_;
+  std::vector<int32_t> best_;  // of each
+  std::vector<runtime::TargetRow> rows_;
 };
 
 std::vector<float> target_logits(const ToyCase& toy, const Text& text);

@@ -1,6 +1,9 @@
 #include "kernels/cuda/attention_plan.h"
 
 #include <algorithm>
+#include <mutex>
+#include <set>
+#include <utility>
 
 #include "kernels/cuda/cuda_kernels.h"
 
@@ -104,11 +107,31 @@ AttentionPlan plan_attention(const PagedAttentionArgs& args) {
   return plan;
 }
 
+size_t most_shared_memory() {
+  int device = 0, most = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 0;
+  const cudaError_t error =
+      cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  return error == cudaSuccess ? static_cast<size_t>(most) : 0;
+}
+
+// Once a kernel and GPU, and as much as there is: the limit is the kernel's, not the launch's, so a
+// stream that needs less must not lower it under another thread's launch.
 cudaError_t allow_shared_memory(const void* kernel, size_t bytes) {
   constexpr size_t kWithoutAsking = size_t{48} << 10;
   if (bytes <= kWithoutAsking) return cudaSuccess;
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              static_cast<int>(bytes));
+  const size_t most = most_shared_memory();
+  if (bytes > most) return cudaErrorInvalidConfiguration;
+  int device = 0;
+  if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
+  static std::mutex mutex;
+  static std::set<std::pair<const void*, int>> allowed;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (allowed.count({kernel, device}) > 0) return cudaSuccess;
+  const cudaError_t error = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most));
+  if (error == cudaSuccess) allowed.insert({kernel, device});
+  return error;
 }
 
 size_t attention_scratch_bytes(int max_rows, int heads, int head_dim) {

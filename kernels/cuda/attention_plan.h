@@ -60,7 +60,10 @@ void divide_rows(const PagedAttentionArgs& args, int queries, AttentionPlan& pla
 // Tiles over all sequences, times KV heads and parts: an upper bound.
 int64_t most_blocks(const PagedAttentionArgs& args, const AttentionPlan& plan);
 
-// Lets a kernel take that much shared memory; an error when the GPU has less.
+// Lets a kernel without shared variables take that much dynamic shared memory on the current GPU.
+// cudaErrorInvalidConfiguration when a block there may not have so much. Any thread.
 cudaError_t allow_shared_memory(const void* kernel, size_t bytes);
+// Of a block on the current GPU, at most; 0 when it cannot be asked.
+size_t most_shared_memory();
 
 }  // namespace brigade::kernels::cuda

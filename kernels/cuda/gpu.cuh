@@ -16,9 +16,10 @@
 
 #if defined(__CUDACC__)
 
-// Dynamic shared memory of the block as an array of T, 16-byte aligned. Once a kernel.
-#define GPU_DYNAMIC_SHARED(T, name)                           \
-  extern __shared__ __align__(16) unsigned char name##_raw[]; \
+// Dynamic shared memory of the block as an array of T, 128-byte aligned: fragments of nvcuda::wmma
+// are loaded from and stored to multiples of 32. Once a kernel.
+#define GPU_DYNAMIC_SHARED(T, name)                            \
+  extern __shared__ __align__(128) unsigned char name##_raw[]; \
   T* const name = reinterpret_cast<T*>(name##_raw)
 
 // A variable of the block: `count` objects of T. `__shared__` itself is not used: the emulation could

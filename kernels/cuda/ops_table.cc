@@ -1,6 +1,7 @@
 #include "kernels/cuda/ops_table.h"
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/fast_math.h"
 
@@ -17,13 +18,25 @@ absl::Status run(CudaStream& stream, const Args& args) {
                                           cudaGetErrorString(error)));
 }
 
+// What a checked call can lack is a block's shared memory, which bounds the size of a head.
+template <auto launcher>
+absl::Status run_attention(CudaStream& stream, const PagedAttentionArgs& args) {
+  const absl::Status status = run<launcher, PagedAttentionArgs>(stream, args);
+  if (status.ok()) return status;
+  const size_t needed = plan_attention(args).shared_bytes, most = most_shared_memory();
+  if (most == 0 || needed <= most) return status;
+  return absl::FailedPreconditionError(
+      absl::StrCat("paged_attention: a head of ", args.cache.head_dim, " needs ", needed,
+                   " bytes of shared memory a block; ", stream.device().name(), " has ", most));
+}
+
 CudaOps identical_table() {
   CudaOps table;
   table.embedding = run<embedding, EmbeddingArgs>;
   table.rms_norm = run<rms_norm, RmsNormArgs>;
   table.rope_kv_write = run<rope_kv_write, RopeKvWriteArgs>;
   table.gather_rows = run<gather_rows, GatherRowsArgs>;
-  table.paged_attention = run<paged_attention, PagedAttentionArgs>;
+  table.paged_attention = run_attention<paged_attention>;
   table.attention_scratch_bytes = attention_scratch_bytes;
   table.router_top_k = run<router_top_k, RouterTopKArgs>;
   table.combine = run<combine, CombineArgs>;
@@ -40,7 +53,7 @@ CudaOps identical_table() {
 // What differs from the identical table; the rest is shared.
 CudaOps fast_table() {
   CudaOps table = identical_table();
-  table.paged_attention = run<paged_attention_fast, PagedAttentionArgs>;
+  table.paged_attention = run_attention<paged_attention_fast>;
   table.matmul = fast_matmul;
   table.expert_ffn = fast_expert_ffn;
   table.expert_ffn_scratch_bytes = fast_expert_ffn_scratch_bytes;

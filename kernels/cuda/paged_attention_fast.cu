@@ -28,6 +28,9 @@ constexpr int kPositions = 64;  // of a tile
 constexpr int kScoreStride = kPositions + 4;
 constexpr int kWeightStride = kPositions + 8;
 constexpr int kMaxFastHeadDim = 256;
+// Tiles that are not full pay when there are at least so many: they do not divide a long context
+// among each other as the blocks of paged_attention() do. Reasoned, not measured.
+constexpr int64_t kLeastPartTiles = 64;
 constexpr float kNoScore = -1e30f;  // below every score
 
 template <typename T>
@@ -353,7 +356,9 @@ cudaError_t paged_attention_fast(cudaStream_t stream, const PagedAttentionArgs& 
   AttentionPlan plan;
   divide_rows(args, kQueries, plan);
   const int64_t together = ceil_div(args.rows, args.sequences) * (args.heads / args.cache.kv_heads);
-  if (args.cache.dtype == DType::kF32 || plan.padded > kMaxFastHeadDim || together < kQueries / 2) {
+  const bool enough = together >= kQueries || (together >= kQueries / 2 &&
+                                               most_blocks(args, plan) >= kLeastPartTiles);
+  if (args.cache.dtype == DType::kF32 || plan.padded > kMaxFastHeadDim || !enough) {
     return paged_attention(stream, args);
   }
   plan.stride = plan.padded + 8;

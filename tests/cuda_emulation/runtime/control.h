@@ -1,6 +1,7 @@
 // What tests set and read of the stand-in runtime, beside the environment:
 //   BRIGADE_EMULATION_DEVICES    how many devices (default 2); 0: no device; none: no driver
 //   BRIGADE_EMULATION_MEMORY_MB  of each device (default 8192)
+//   BRIGADE_EMULATION_SHARED_KB  what a block may opt in to, as a device says it (default 227)
 //   BRIGADE_EMULATION_SEED       order of threads and delays (see shim/kernel_run.h)
 //   BRIGADE_EMULATION_DELAY_US   longest delay before a piece of a stream's work (default 100)
 //   BRIGADE_EMULATION_DELAY_EVERY  one piece in so many is delayed (default 16; 0: none)

@@ -191,7 +191,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       *value = static_cast<int>(kSharedBytesDefault);
       return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = static_cast<int>(kSharedBytesOptIn);
+      *value = static_cast<int>(
+          environment_number("BRIGADE_EMULATION_SHARED_KB", kSharedBytesOptIn >> 10) << 10);
       return cudaSuccess;
     case cudaDevAttrMultiProcessorCount:
       *value = 4;

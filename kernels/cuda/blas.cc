@@ -60,13 +60,13 @@ Blas::~Blas() { cublasDestroy(handle_); }
 // The library counts columns first: row-major w [outputs, k] is its k x outputs, to be transposed,
 // x its k x rows, y its outputs x rows.
 absl::Status Blas::product(DType dtype, const BlasShape& shape, const void* x, const void* weights,
-                           float* y, bool accumulate) {
+                           DType y_dtype, void* y, bool accumulate) {
   const float one = 1, beta = accumulate ? 1 : 0;
   const cudaDataType_t type = data_type(dtype);
   return blas_status(
       cublasGemmEx(handle_, CUBLAS_OP_T, CUBLAS_OP_N, shape.outputs, shape.rows, shape.k, &one,
                    weights, type, static_cast<int>(shape.weight_stride), x, type,
-                   static_cast<int>(shape.x_stride), &beta, y, CUDA_R_32F,
+                   static_cast<int>(shape.x_stride), &beta, y, data_type(y_dtype),
                    static_cast<int>(shape.y_stride), CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
       "cublasGemmEx", dtype_name(dtype), ", outputs ", shape.outputs, ", rows ", shape.rows, ", k ",
       shape.k);

@@ -33,11 +33,13 @@ class Blas {
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
 
-  // x and w of `dtype`, y f32; with `accumulate` y is added to.
+  // x and w of `dtype`, y of `y_dtype` (f32 or `dtype`); with `accumulate` y is added to.
   absl::Status product(DType dtype, const BlasShape& shape, const void* x, const void* weights,
-                       float* y, bool accumulate);
+                       DType y_dtype, void* y, bool accumulate);
   // `count` products with x, w and y of `dtype`. The arrays of addresses are device memory and are
-  // read when the stream gets there; every matrix starts 16-byte aligned.
+  // read when the stream gets there; every matrix starts 16-byte aligned. Not for a stream that
+  // records a graph: what the library keeps of the sizes, which it takes from host memory, until
+  // the graph runs is not documented.
   absl::Status products(DType dtype, const BlasShape* shapes, int count, const void* const* x,
                         const void* const* weights, void* const* y);
 

@@ -1,7 +1,7 @@
 // The grouped expert FFN of mode fast. Experts with many rows: their rows are rounded to the
 // weights' dtype, gate and up of all of them are one grouped call of the library, SwiGLU, down is
-// another, and the answers go to their rows. Experts with few rows, or with panels, take the
-// streaming kernels.
+// another, and the answers go to their rows. One expert alone, and a stream that records a graph,
+// take plain calls. Experts with few rows, or with panels, take the streaming kernels.
 #include <algorithm>
 
 #include "kernels/core/status.h"
@@ -84,7 +84,7 @@ class Batch {
   // A row's place is counted in f32; a row of 16-bit elements has twice as many.
   int64_t elements(int64_t floats) const { return floats * 4 / int64_t(dtype_bytes(dtype_)); }
 
-  // One grouped call; its addresses are in the lists from `list` on.
+  // y = x w^T of every expert. The addresses of a grouped call are in the lists from `list` on.
   absl::Status product(PackedMatrix ExpertWeights::*matrix, float* x, int64_t x_stride, float* y,
                        int64_t y_stride, int list) {
     Addresses addresses[kAddressLists / 2] = {};
@@ -101,15 +101,28 @@ class Batch {
                     .weight_stride = row_elements(weights.format, weights.k),
                     .y_stride = elements(y_stride)};
     }
+    Blas& blas = stream_.fast_math()->blas();
+    ASSIGN_OR_RETURN(const bool one_by_one, takes_plain_calls());
+    for (int g = 0; one_by_one && g < count_; ++g) {
+      RETURN_IF_ERROR(blas.product(dtype_, shapes_[g], addresses[0].at[g], addresses[1].at[g],
+                                   dtype_, const_cast<void*>(addresses[2].at[g]), false));
+    }
+    if (one_by_one) return absl::OkStatus();
     const void** const lists = scratch_.addresses + list * kMaxBlasGroups;
     for (int i = 0; i < kAddressLists / 2; ++i) {
       RETURN_IF_ERROR(
           cuda_status(write_addresses(native_, addresses[i], count_, lists + i * kMaxBlasGroups),
                       "expert_ffn: write_addresses", count_));
     }
-    return stream_.fast_math()->blas().products(
-        dtype_, shapes_, count_, lists, lists + kMaxBlasGroups,
-        const_cast<void* const*>(lists + 2 * kMaxBlasGroups));
+    return blas.products(dtype_, shapes_, count_, lists, lists + kMaxBlasGroups,
+                         const_cast<void* const*>(lists + 2 * kMaxBlasGroups));
+  }
+
+  absl::StatusOr<bool> takes_plain_calls() const {
+    cudaStreamCaptureStatus recording = cudaStreamCaptureStatusNone;
+    RETURN_IF_ERROR(
+        cuda_status(cudaStreamIsCapturing(native_, &recording), "cudaStreamIsCapturing"));
+    return count_ == 1 || recording != cudaStreamCaptureStatusNone;
   }
 
   StreamImpl& stream_;

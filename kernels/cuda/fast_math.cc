@@ -30,7 +30,8 @@ absl::Status library_matmul(CudaStream& stream, const MatmulArgs& args) {
                   .y_stride = args.y_stride};
   if (dtype == DType::kF32) {
     shape.rows = args.rows;
-    return math.blas().product(dtype, shape, args.x, args.weights.data, args.y, args.accumulate);
+    return math.blas().product(dtype, shape, args.x, args.weights.data, DType::kF32, args.y,
+                               args.accumulate);
   }
   shape.x_stride = stride;
   const auto most =
@@ -43,7 +44,7 @@ absl::Status library_matmul(CudaStream& stream, const MatmulArgs& args) {
     RETURN_IF_ERROR(cuda_status(round_rows(native, ranges, 1, dtype, args.x + row * args.x_stride,
                                            args.x_stride, nullptr, math.rows(), stride, shape.k),
                                 "matmul: round_rows", shape.rows));
-    RETURN_IF_ERROR(math.blas().product(dtype, shape, math.rows(), args.weights.data,
+    RETURN_IF_ERROR(math.blas().product(dtype, shape, math.rows(), args.weights.data, DType::kF32,
                                         args.y + row * args.y_stride, args.accumulate));
   }
   return absl::OkStatus();

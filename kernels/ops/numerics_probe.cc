@@ -31,11 +31,16 @@ absl::StatusOr<Buffer> ProbeBench::upload(const void* data, size_t bytes) {
   return buffer;
 }
 
-absl::Status ProbeBench::keep(std::string name, const Buffer& buffer) {
-  ProbeOutput output{std::move(name), std::vector<uint8_t>(buffer.bytes())};
-  RETURN_IF_ERROR(stream_.copy_to_host(output.bytes.data(), buffer.data(), buffer.bytes()));
+absl::StatusOr<std::vector<uint8_t>> ProbeBench::download(const Buffer& buffer) {
+  std::vector<uint8_t> bytes(buffer.bytes());
+  RETURN_IF_ERROR(stream_.copy_to_host(bytes.data(), buffer.data(), buffer.bytes()));
   RETURN_IF_ERROR(wait());
-  outputs_.push_back(std::move(output));
+  return bytes;
+}
+
+absl::Status ProbeBench::keep(std::string name, const Buffer& buffer) {
+  ASSIGN_OR_RETURN(std::vector<uint8_t> bytes, download(buffer));
+  outputs_.push_back({std::move(name), std::move(bytes)});
   return absl::OkStatus();
 }
 
@@ -47,8 +52,8 @@ void ProbeBench::keep(std::string name, const void* bits, size_t bytes) {
 absl::StatusOr<std::vector<ProbeOutput>> run_numerics_probe(Device& device) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.create_stream());
   ProbeBench bench(device, *stream);
-  for (const auto piece :
-       {probe_math, probe_row_ops, probe_matmul, probe_experts, probe_attention, probe_router}) {
+  for (const auto piece : {probe_math, probe_row_ops, probe_matmul, probe_experts, probe_attention,
+                           probe_router, probe_sampling}) {
     RETURN_IF_ERROR(piece(bench));
   }
   return bench.take_outputs();

@@ -61,10 +61,10 @@ absl::Status probe_rope(ProbeBench& bench, DType dtype, RopePairing pairing) {
   return bench.keep(absl::StrCat("rope KV ", dtype_name(dtype), pairs), cache);
 }
 
-absl::Status probe_window(ProbeBench& bench, DType dtype, int window) {
+absl::Status probe_rows(ProbeBench& bench, const char* name, DType dtype, int window,
+                        const std::vector<int32_t>& positions) {
   std::vector<int32_t> table;
   for (int i = 0; i < kBlocks; ++i) table.push_back(i * 7 % kBlocks);  // 7 and 19 share no divisor
-  const std::vector<int32_t> positions = {0, 17, 127, 128, 149};
   const std::vector<int32_t> sequences(positions.size(), 0);
   const auto rows = static_cast<int>(positions.size());
   constexpr int kWidth = kHeads * kHeadDim;
@@ -94,17 +94,23 @@ absl::Status probe_window(ProbeBench& bench, DType dtype, int window) {
                                                    .scale = 0.15625f,
                                                    .scratch = scratch.data(),
                                                    .scratch_bytes = scratch_bytes}));
-  return bench.keep(absl::StrCat("attention ", dtype_name(dtype), " window ", window), out);
+  return bench.keep(absl::StrCat("attention ", dtype_name(dtype), name), out);
 }
 
 }  // namespace
 
+// Few rows; with a window; so many that a GPU takes several in a tile, or to its tensor cores.
 absl::Status probe_attention(ProbeBench& bench) {
+  const std::vector<int32_t> few = {0, 17, 127, 128, 149};
+  std::vector<int32_t> many;
+  for (int position = 126; position < kPositions; ++position) many.push_back(position);
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const RopePairing pairing : {RopePairing::kSplitHalves, RopePairing::kInterleaved}) {
       RETURN_IF_ERROR(probe_rope(bench, dtype, pairing));
     }
-    for (const int window : {0, 33}) RETURN_IF_ERROR(probe_window(bench, dtype, window));
+    RETURN_IF_ERROR(probe_rows(bench, " window 0", dtype, 0, few));
+    RETURN_IF_ERROR(probe_rows(bench, " window 33", dtype, 33, few));
+    RETURN_IF_ERROR(probe_rows(bench, " many rows", dtype, 0, many));
   }
   return absl::OkStatus();
 }

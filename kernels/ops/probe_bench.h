@@ -50,6 +50,7 @@ class ProbeBench {
   absl::StatusOr<Buffer> random(DType dtype, size_t count) {
     return upload(numbers_.values(dtype, count));
   }
+  absl::StatusOr<std::vector<uint8_t>> download(const Buffer& buffer);
   // Brings a buffer's bits to the host, as the output of piece `name`.
   absl::Status keep(std::string name, const Buffer& buffer);
   void keep(std::string name, const void* bits, size_t bytes);
@@ -64,12 +65,15 @@ class ProbeBench {
   std::vector<ProbeOutput> outputs_;
 };
 
-// The pieces; each adds its outputs. In probe_dense.cc, probe_moe.cc, probe_attention.cc.
+// The pieces; each adds its outputs. In probe_dense.cc, probe_moe.cc, probe_attention.cc,
+// probe_sampling.cc. They take weights as the device keeps them, and numbers of rows for every path
+// that a device has.
 absl::Status probe_math(ProbeBench& bench);
 absl::Status probe_row_ops(ProbeBench& bench);
 absl::Status probe_matmul(ProbeBench& bench);
 absl::Status probe_experts(ProbeBench& bench);
 absl::Status probe_attention(ProbeBench& bench);
 absl::Status probe_router(ProbeBench& bench);
+absl::Status probe_sampling(ProbeBench& bench);
 
 }  // namespace brigade::kernels

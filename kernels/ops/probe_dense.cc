@@ -25,22 +25,22 @@ std::vector<double> math_values() {
   return values;
 }
 
-absl::Status probe_product(ProbeBench& bench, DType dtype, int rows) {
-  constexpr int kOutputs = 37, kInner = 301;  // neither a whole panel nor a whole block of k
-  const WeightFormat format = weight_format(dtype);
-  const std::vector<uint8_t> weights = bench.numbers().values(dtype, size_t{kOutputs} * kInner);
-  std::vector<uint8_t> packed(packed_bytes(format, kOutputs, kInner));
-  pack_matrix(format, weights.data(), kOutputs, kInner, packed.data());
+absl::Status probe_product(ProbeBench& bench, DType dtype, int outputs, int rows) {
+  constexpr int kInner = 301;  // not a whole block of k
+  const WeightFormat format = weight_format(dtype, weight_layout(bench.device()));
+  const std::vector<uint8_t> weights = bench.numbers().values(dtype, size_t(outputs) * kInner);
+  std::vector<uint8_t> packed(packed_bytes(format, outputs, kInner));
+  pack_matrix(format, weights.data(), outputs, kInner, packed.data());
   ASSIGN_OR_RETURN(const Buffer w, bench.upload(packed));
   ASSIGN_OR_RETURN(const Buffer x, bench.random(DType::kF32, size_t(rows) * kInner));
-  ASSIGN_OR_RETURN(const Buffer bias, bench.random(DType::kF32, kOutputs));
-  ASSIGN_OR_RETURN(const Buffer y, bench.random(DType::kF32, size_t(rows) * kOutputs));
+  ASSIGN_OR_RETURN(const Buffer bias, bench.random(DType::kF32, size_t(outputs)));
+  ASSIGN_OR_RETURN(const Buffer y, bench.random(DType::kF32, size_t(rows) * outputs));
   RETURN_IF_ERROR(matmul(bench.stream(), {.x = x.as<float>(),
-                                          .weights = {w.data(), format, kOutputs, kInner},
+                                          .weights = {w.data(), format, outputs, kInner},
                                           .bias = bias.as<float>(),
                                           .y = y.as<float>(),
                                           .x_stride = kInner,
-                                          .y_stride = kOutputs,
+                                          .y_stride = outputs,
                                           .rows = rows,
                                           .accumulate = rows > 1}));
   return bench.keep(absl::StrCat("matmul ", dtype_name(dtype), " rows ", rows), y);
@@ -110,10 +110,17 @@ absl::Status probe_row_ops(ProbeBench& bench) {
   return absl::OkStatus();
 }
 
-// Every row-count path of the kernel.
+// Every row-count path of the kernels, of the CPU's and of a GPU's. Fast maths also has the
+// library, which narrow matrices never meet.
 absl::Status probe_matmul(ProbeBench& bench) {
+  constexpr int kOutputs = 37, kWideOutputs = 300;  // not whole panels
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    for (const int rows : {1, 2, 5, 13}) RETURN_IF_ERROR(probe_product(bench, dtype, rows));
+    for (const int rows : {1, 2, 5, 13, 40}) {
+      RETURN_IF_ERROR(probe_product(bench, dtype, kOutputs, rows));
+    }
+    if (!bench.device().keeps_bits()) {
+      RETURN_IF_ERROR(probe_product(bench, dtype, kWideOutputs, 20));
+    }
   }
   return absl::OkStatus();
 }

@@ -14,7 +14,7 @@ struct ProbeExpert {
 };
 
 absl::StatusOr<ProbeExpert> make_expert(ProbeBench& bench, DType dtype) {
-  const WeightFormat format = weight_format(dtype);
+  const WeightFormat format = weight_format(dtype, weight_layout(bench.device()));
   const size_t count = size_t{kHidden} * kFfn;
   const std::vector<uint8_t> gate = bench.numbers().values(dtype, count),
                              up = bench.numbers().values(dtype, count),
@@ -26,21 +26,23 @@ absl::StatusOr<ProbeExpert> make_expert(ProbeBench& bench, DType dtype) {
   ProbeExpert expert;
   ASSIGN_OR_RETURN(expert.gate_up, bench.upload(gate_up_packed));
   ASSIGN_OR_RETURN(expert.down, bench.upload(down_packed));
-  expert.weights = {.gate_up = {expert.gate_up.data(), format, 2 * padded_outputs(kFfn), kHidden},
-                    .down = {expert.down.data(), format, kHidden, kFfn},
-                    .ffn = kFfn};
+  expert.weights = {
+      .gate_up = {expert.gate_up.data(), format, gate_up_outputs(format, kFfn), kHidden},
+      .down = {expert.down.data(), format, kHidden, kFfn},
+      .ffn = kFfn};
   return expert;
 }
 
 absl::Status probe_ffn(ProbeBench& bench, DType dtype, DType out_dtype) {
   ASSIGN_OR_RETURN(const ProbeExpert first, make_expert(bench, dtype));
   ASSIGN_OR_RETURN(const ProbeExpert second, make_expert(bench, dtype));
-  // Groups of one row, two, a few and many.
+  // Groups of one row, two, a few, many, and so many that a GPU takes them in tiles.
   const ExpertGroup groups[] = {{first.weights, 0, 1},
                                 {second.weights, 1, 2},
                                 {first.weights, 3, 5},
-                                {second.weights, 8, 11}};
-  constexpr int kTotal = 19;
+                                {second.weights, 8, 11},
+                                {first.weights, 19, 40}};
+  constexpr int kGroups = 5, kTotal = 59;
   ASSIGN_OR_RETURN(const Buffer x, bench.random(DType::kF32, size_t{kTotal} * kHidden));
   ASSIGN_OR_RETURN(const Buffer out,
                    bench.allocate(size_t{kTotal} * kHidden * dtype_bytes(out_dtype)));
@@ -50,7 +52,7 @@ absl::Status probe_ffn(ProbeBench& bench, DType dtype, DType out_dtype) {
                                               .out = out.data(),
                                               .out_dtype = out_dtype,
                                               .groups = groups,
-                                              .num_groups = 4,
+                                              .num_groups = kGroups,
                                               .total = kTotal,
                                               .hidden = kHidden,
                                               .scratch = scratch.data(),

@@ -68,14 +68,9 @@ cudaError_t run(cudaStream_t stream, const CombineArgs& args) {
 }  // namespace
 
 cudaError_t combine(cudaStream_t stream, const CombineArgs& args) {
-  switch (args.answer_dtype) {
-    case DType::kBF16:
-      return run<Bf16>(stream, args);
-    case DType::kF16:
-      return run<F16>(stream, args);
-    default:
-      return run<float>(stream, args);
-  }
+  return with_element(args.answer_dtype, [&](auto element) {
+    return run<decltype(element)>(stream, args);
+  });
 }
 
 }  // namespace brigade::kernels::cuda

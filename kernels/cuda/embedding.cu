@@ -28,14 +28,9 @@ cudaError_t run(cudaStream_t stream, const EmbeddingArgs& args) {
 }  // namespace
 
 cudaError_t embedding(cudaStream_t stream, const EmbeddingArgs& args) {
-  switch (args.table_dtype) {
-    case DType::kBF16:
-      return run<Bf16>(stream, args);
-    case DType::kF16:
-      return run<F16>(stream, args);
-    default:
-      return run<float>(stream, args);
-  }
+  return with_element(args.table_dtype, [&](auto element) {
+    return run<decltype(element)>(stream, args);
+  });
 }
 
 }  // namespace brigade::kernels::cuda

@@ -74,28 +74,12 @@ dim3 row_grid(const RowRanges& ranges, int num_ranges) {
   return dim3(static_cast<unsigned>(rows), static_cast<unsigned>(num_ranges));
 }
 
-// call(T()) with the type of `dtype`.
-template <typename Call>
-cudaError_t with_type(DType dtype, const Call& call) {
-  switch (dtype) {
-    case DType::kF32:
-      return call(float{});
-    case DType::kBF16:
-      return call(Bf16{});
-    case DType::kF16:
-      return call(F16{});
-    case DType::kI32:
-      break;
-  }
-  return cudaErrorInvalidValue;
-}
-
 }  // namespace
 
 cudaError_t round_rows(cudaStream_t stream, const RowRanges& ranges, int num_ranges, DType dtype,
                        const float* x, int64_t x_stride, const int32_t* row_index, void* to,
                        int64_t to_stride, int width) {
-  return with_type(dtype, [&](auto type) {
+  return with_element(dtype, [&](auto type) {
     using T = decltype(type);
     return launch(round_kernel<T>, row_grid(ranges, num_ranges), dim3(kThreads), 0, stream, ranges,
                   x, x_stride, row_index, static_cast<T*>(to), to_stride, width);
@@ -104,7 +88,7 @@ cudaError_t round_rows(cudaStream_t stream, const RowRanges& ranges, int num_ran
 
 cudaError_t swiglu_rows(cudaStream_t stream, const RowRanges& ranges, int num_ranges, DType dtype,
                         void* rows, int64_t stride) {
-  return with_type(dtype, [&](auto type) {
+  return with_element(dtype, [&](auto type) {
     using T = decltype(type);
     return launch(swiglu_kernel<T>, row_grid(ranges, num_ranges), dim3(kThreads), 0, stream, ranges,
                   static_cast<T*>(rows), stride);
@@ -114,7 +98,7 @@ cudaError_t swiglu_rows(cudaStream_t stream, const RowRanges& ranges, int num_ra
 cudaError_t answer_rows(cudaStream_t stream, const RowRanges& ranges, int num_ranges, DType dtype,
                         const void* rows, int64_t stride, const int32_t* out_index, void* out,
                         DType out_dtype, int hidden) {
-  return with_type(dtype, [&](auto type) {
+  return with_element(dtype, [&](auto type) {
     using T = decltype(type);
     const auto run = [&](auto out_type) {
       using Out = decltype(out_type);

@@ -5,6 +5,7 @@
 
 #include <cuda_fp16.h>
 
+#include "kernels/core/dtype.h"
 #include "kernels/cuda/gpu.cuh"
 #include "kernels/ops/math_constants.h"
 
@@ -65,6 +66,22 @@ struct Bf16 {
 struct F16 {
   uint16_t bits;
 };
+
+// On the host: call(T()) with the type of elements of `dtype`.
+template <typename Call>
+cudaError_t with_element(DType dtype, const Call& call) {
+  switch (dtype) {
+    case DType::kF32:
+      return call(float{});
+    case DType::kBF16:
+      return call(Bf16{});
+    case DType::kF16:
+      return call(F16{});
+    case DType::kI32:
+      break;
+  }
+  return cudaErrorInvalidValue;
+}
 
 __device__ __forceinline__ float widen(float value) { return value; }
 __device__ __forceinline__ float widen(Bf16 value) {

@@ -145,12 +145,29 @@ __device__ void write_out(const PagedAttentionArgs& args, const AttentionPlan& p
   }
 }
 
+// How many segments the tile's rows see together; 0 without rows.
+__device__ int segments_of_tile(const PagedAttentionArgs& args, const QueryTile& tile) {
+  if (tile.rows == 0) return 0;
+  PositionRange all = seen_by_row(args, tile.row);
+  for (int i = 1; i < tile.rows; ++i) {
+    const PositionRange seen = seen_by_row(args, tile.row + i);
+    all = {min(all.first, seen.first), max(all.last, seen.last)};
+  }
+  return segments_of(all);
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kMaxThreads, 2)
     attend_tiles(const PagedAttentionArgs args, const AttentionPlan plan) {
   GPU_DYNAMIC_SHARED(float, shared);
   const Memory memory{shared, plan};
-  if (threadIdx.x == 0) *memory.queries() = find_tile(args, plan);
+  if (threadIdx.x == 0) {
+    QueryTile found = find_tile(args, plan);
+    // The plan divides the longest context that the block tables allow: here there may be less.
+    const int part = static_cast<int>(blockIdx.z);
+    if (part > 0 && part >= segments_of_tile(args, found)) found.rows = 0;
+    *memory.queries() = found;
+  }
   __syncthreads();
   const QueryTile& tile = *memory.queries();
   if (tile.rows == 0) return;
@@ -254,14 +271,9 @@ cudaError_t run(cudaStream_t stream, const PagedAttentionArgs& args, const Atten
 
 cudaError_t paged_attention(cudaStream_t stream, const PagedAttentionArgs& args) {
   const AttentionPlan plan = plan_attention(args);
-  switch (args.cache.dtype) {
-    case DType::kBF16:
-      return run<Bf16>(stream, args, plan);
-    case DType::kF16:
-      return run<F16>(stream, args, plan);
-    default:
-      return run<float>(stream, args, plan);
-  }
+  return with_element(args.cache.dtype, [&](auto element) {
+    return run<decltype(element)>(stream, args, plan);
+  });
 }
 
 }  // namespace brigade::kernels::cuda

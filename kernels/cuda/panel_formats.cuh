@@ -19,7 +19,7 @@ __device__ __forceinline__ int64_t padded_bytes(int k) { return int64_t{(k + 1) 
 struct F32Panels {
   static constexpr int kBytesPerK = 64;
   static constexpr int kQuarterBytes = 16;
-  static constexpr int kPairsPerStep = 2;  // 64 bytes a thread on their way
+  static constexpr int kPairsPerStep = 2;  // 64 bytes a thread
   struct Pair {
     float4 even, odd;
   };
@@ -87,5 +87,21 @@ struct F16Panels {
   static __device__ __forceinline__ Weights4 even(const Pair& p) { return four(p.even); }
   static __device__ __forceinline__ Weights4 odd(const Pair& p) { return four(p.odd); }
 };
+
+// On the host: call(Format()) with the reader of `format`.
+template <typename Call>
+cudaError_t with_panels(WeightFormat format, const Call& call) {
+  switch (format) {
+    case WeightFormat::kF32Panels16:
+      return call(F32Panels{});
+    case WeightFormat::kBF16PairPanels16:
+      return call(BF16Panels{});
+    case WeightFormat::kF16Panels16:
+      return call(F16Panels{});
+    default:
+      break;
+  }
+  return cudaErrorInvalidValue;
+}
 
 }  // namespace brigade::kernels::cuda

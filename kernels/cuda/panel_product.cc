@@ -13,6 +13,13 @@ bool is_tiled(WeightFormat format, const PanelGroup& group) {
   return weight_layout(format) == WeightLayout::kPanels && group.count >= kFirstTiledCount;
 }
 
+bool has_enough_tiles(const PanelGroup& group) {
+  const int64_t row_tiles = (group.count + kTileRows - 1) / kTileRows;
+  const int64_t panel_tiles = (group.num_panels + kTilePanels - 1) / kTilePanels;
+  return group.k < kLongK || row_tiles * panel_tiles >= kEnoughTiles ||
+         group.count >= kAlwaysTiledCount;
+}
+
 cudaError_t launch_groups(cudaStream_t stream, const PanelProduct& product, WeightFormat format,
                           bool tiled, const PanelGroups& groups, int num_groups) {
   if (weight_layout(format) == WeightLayout::kRows) {
@@ -38,7 +45,8 @@ cudaError_t launch_product(cudaStream_t stream, const PanelProduct& product, Wei
                            const PanelGroup& group) {
   PanelGroups groups;
   groups.group[0] = group;
-  return launch_groups(stream, with_alignment(product), format, is_tiled(format, group), groups, 1);
+  const bool tiled = is_tiled(format, group) && has_enough_tiles(group);
+  return launch_groups(stream, with_alignment(product), format, tiled, groups, 1);
 }
 
 PanelLauncher::PanelLauncher(cudaStream_t stream, const PanelProduct& product)

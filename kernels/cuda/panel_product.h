@@ -57,8 +57,15 @@ struct PanelProduct {
 };
 
 // From this many rows of a group on the tiles are taken: below, each further 8 rows of the
-// streaming kernel read the weights again, mostly from the L2 cache. Not yet measured on hardware.
+// streaming kernel read the weights again, mostly from the L2 cache. One matrix alone whose K is
+// long keeps streaming while its tiles are too few to occupy a large GPU, because each tile walks
+// all of K; up to a number of rows from which the streaming kernel would wait for the L2 cache even
+// so. Reasoned, not yet measured on hardware.
 inline constexpr int kFirstTiledCount = 33;
+inline constexpr int kLongK = 1024;
+inline constexpr int64_t kEnoughTiles = 96;
+inline constexpr int kAlwaysTiledCount = 257;
+inline constexpr int kTileRows = 64, kTilePanels = 4;  // of panel_tiles.cu
 
 // Each enqueues one kernel for `num_groups` groups, all of `format`, all with rows.
 cudaError_t stream_panels(cudaStream_t stream, WeightFormat format, const PanelGroups& groups,

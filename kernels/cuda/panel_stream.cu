@@ -47,34 +47,35 @@ __device__ __forceinline__ void add_four(const typename Format::Pair (&pairs)[2]
 }
 
 // The chains of one block of `count` k. The weights of a whole step are on their way: what has been
-// used is asked for again a step further.
+// used is asked for again a step further. A block takes as many steps as it waits for memory, one
+// after the other, so a step is as long as registers allow: 256 bytes a thread for one row, 128 for
+// four, 64 for eight.
 template <class Format, int kRows>
 __device__ __forceinline__ void add_block(const uint8_t* weights, const float* const (&x)[kRows],
                                           int count, bool x_vectors, float (&sums)[kRows][4]) {
-  constexpr int kFours = Format::kPairsPerStep / 2 * (kRows == 1 ? 2 : 1);
+  constexpr int kFours = Format::kPairsPerStep / 2 * (kRows == 1 ? 4 : kRows <= 4 ? 2 : 1);
   constexpr int kStep = 4 * kFours;
   using Pair = typename Format::Pair;
-  const int in_steps = x_vectors ? count / kStep * kStep : 0;
+  const int in_fours = x_vectors ? count / 4 * 4 : 0;
   Pair next[kFours][2];
   const auto load_four = [&](int f, int k) {
     next[f][0] = Format::load(weights + (k + 4 * f) * Format::kBytesPerK);
     next[f][1] = Format::load(weights + (k + 4 * f + 2) * Format::kBytesPerK);
   };
-  if (in_steps > 0) {
 #pragma unroll
-    for (int f = 0; f < kFours; ++f) load_four(f, 0);
+  for (int f = 0; f < kFours; ++f) {
+    if (4 * f < in_fours) load_four(f, 0);
   }
-  int k = 0;
 #pragma unroll 1
-  for (; k < in_steps; k += kStep) {
+  for (int k = 0; k < in_fours; k += kStep) {
 #pragma unroll
     for (int f = 0; f < kFours; ++f) {
-      add_four<Format, kRows>(next[f], x, k + 4 * f, sums);
-      if (k + kStep < in_steps) load_four(f, k + kStep);
+      if (k + 4 * f < in_fours) add_four<Format, kRows>(next[f], x, k + 4 * f, sums);
+      if (k + kStep + 4 * f < in_fours) load_four(f, k + kStep);
     }
   }
 #pragma unroll 1
-  for (; k < count; k += 2) {
+  for (int k = in_fours; k < count; k += 2) {
     const uint8_t* const at = weights + k * Format::kBytesPerK;
     const bool last = k + 1 == count;
     const Pair pair = last ? Format::load_last(at) : Format::load(at);
@@ -209,7 +210,7 @@ StreamPlan plan_stream(const PanelGroups& groups, int num_groups, bool pairs, in
   const auto more = [&] {
     if (slots * blocks < kWarp / 4) return true;  // part of a warp would have nothing to do
     const int64_t thread_blocks = int64_t{panels} / slots * num_groups * plan.row_chunks;
-    return (slots < 4 || slots * blocks < kMaxQuads) && thread_blocks > 2 * kEnoughThreadBlocks;
+    return (slots < 4 || slots * blocks < kMaxQuads) && thread_blocks >= 2 * kEnoughThreadBlocks;
   };
   while (slots < kMaxBlockPanels && more()) slots *= 2;
   const int quads = std::min(kMaxQuads, static_cast<int>(ceil_div(slots * blocks, 8)) * 8);
@@ -242,17 +243,9 @@ cudaError_t launch_rows(cudaStream_t stream, const PanelGroups& groups, int num_
 
 cudaError_t stream_panels(cudaStream_t stream, WeightFormat format, const PanelGroups& groups,
                           int num_groups, const PanelProduct& product) {
-  switch (format) {
-    case WeightFormat::kF32Panels16:
-      return launch_rows<F32Panels>(stream, groups, num_groups, product);
-    case WeightFormat::kBF16PairPanels16:
-      return launch_rows<BF16Panels>(stream, groups, num_groups, product);
-    case WeightFormat::kF16Panels16:
-      return launch_rows<F16Panels>(stream, groups, num_groups, product);
-    default:
-      break;
-  }
-  return cudaErrorInvalidValue;
+  return with_panels(format, [&](auto reader) {
+    return launch_rows<decltype(reader)>(stream, groups, num_groups, product);
+  });
 }
 
 }  // namespace brigade::kernels::cuda

@@ -12,8 +12,6 @@
 namespace brigade::kernels::cuda {
 namespace {
 
-constexpr int kTileRows = 64;
-constexpr int kTilePanels = 4;
 constexpr int kTileK = 16;
 constexpr int kThreads = 128;
 constexpr int kThreadRows = 8;
@@ -221,17 +219,9 @@ cudaError_t launch_tiles(cudaStream_t stream, const PanelGroups& groups, int num
 
 cudaError_t tile_panels(cudaStream_t stream, WeightFormat format, const PanelGroups& groups,
                         int num_groups, const PanelProduct& product) {
-  switch (format) {
-    case WeightFormat::kF32Panels16:
-      return launch_tiles<F32Panels>(stream, groups, num_groups, product);
-    case WeightFormat::kBF16PairPanels16:
-      return launch_tiles<BF16Panels>(stream, groups, num_groups, product);
-    case WeightFormat::kF16Panels16:
-      return launch_tiles<F16Panels>(stream, groups, num_groups, product);
-    default:
-      break;
-  }
-  return cudaErrorInvalidValue;
+  return with_panels(format, [&](auto reader) {
+    return launch_tiles<decltype(reader)>(stream, groups, num_groups, product);
+  });
 }
 
 }  // namespace brigade::kernels::cuda

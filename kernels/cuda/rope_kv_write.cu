@@ -89,14 +89,9 @@ cudaError_t run(cudaStream_t stream, const RopeKvWriteArgs& args) {
 }  // namespace
 
 cudaError_t rope_kv_write(cudaStream_t stream, const RopeKvWriteArgs& args) {
-  switch (args.cache.dtype) {
-    case DType::kBF16:
-      return run<Bf16>(stream, args);
-    case DType::kF16:
-      return run<F16>(stream, args);
-    default:
-      return run<float>(stream, args);
-  }
+  return with_element(args.cache.dtype, [&](auto element) {
+    return run<decltype(element)>(stream, args);
+  });
 }
 
 }  // namespace brigade::kernels::cuda

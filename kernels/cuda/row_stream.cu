@@ -165,17 +165,10 @@ cudaError_t launch_rows(cudaStream_t stream, const PanelGroups& groups, int num_
 
 cudaError_t stream_rows(cudaStream_t stream, WeightFormat format, const PanelGroups& groups,
                         int num_groups, const PanelProduct& product) {
-  switch (format) {
-    case WeightFormat::kF32Rows:
-      return launch_rows<float>(stream, groups, num_groups, product);
-    case WeightFormat::kBF16Rows:
-      return launch_rows<Bf16>(stream, groups, num_groups, product);
-    case WeightFormat::kF16Rows:
-      return launch_rows<F16>(stream, groups, num_groups, product);
-    default:
-      break;
-  }
-  return cudaErrorInvalidValue;
+  if (weight_layout(format) != WeightLayout::kRows) return cudaErrorInvalidValue;
+  return with_element(weight_dtype(format), [&](auto element) {
+    return launch_rows<decltype(element)>(stream, groups, num_groups, product);
+  });
 }
 
 }  // namespace brigade::kernels::cuda

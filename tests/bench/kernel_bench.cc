@@ -107,7 +107,9 @@ void matmul_table(const Machine& machine) {
     int k, outputs;
   };
   std::vector<float> x(64 * 4096, 0.5f), y(64 * 4096);
-  for (const WeightFormat format : {WeightFormat::kBF16PairPanels16, WeightFormat::kF32Panels16}) {
+  const kernels::WeightLayout layout = kernels::weight_layout(machine.device);
+  for (const kernels::DType dtype : {kernels::DType::kBF16, kernels::DType::kF32}) {
+    const WeightFormat format = kernels::weight_format(dtype, layout);
     for (const Shape shape : {Shape{1024, 2048}, Shape{4096, 1024}}) {
       const size_t bytes = kernels::packed_bytes(format, shape.outputs, shape.k);
       for (const int rows : {1, 2, 4, 8, 16, 64}) {
@@ -122,11 +124,10 @@ void matmul_table(const Machine& machine) {
                .rows = rows});
           CHECK(status.ok());
         });
-        std::printf("%-6s %4dx%-6d %4d %9.0f %9.1f %9.1f %8.2f %8.2f\n",
-                    format == WeightFormat::kF32Panels16 ? "f32" : "bf16", shape.k, shape.outputs,
-                    rows, timing.seconds * 1e6, bytes / timing.seconds / 1e9,
-                    1e-9 * rows * shape.k * shape.outputs / timing.seconds, timing.ratio,
-                    timing.best);
+        std::printf(
+            "%-6s %4dx%-6d %4d %9.0f %9.1f %9.1f %8.2f %8.2f\n", kernels::dtype_name(dtype),
+            shape.k, shape.outputs, rows, timing.seconds * 1e6, bytes / timing.seconds / 1e9,
+            1e-9 * rows * shape.k * shape.outputs / timing.seconds, timing.ratio, timing.best);
         std::fflush(stdout);
       }
     }
@@ -162,14 +163,15 @@ Routing route(int tokens, int experts, std::mt19937& generator) {
 
 void expert_table(const Machine& machine) {
   constexpr int kExperts = 16, kHidden = 1024, kFfn = 2048, kMaxTokens = 64;
-  constexpr WeightFormat kFormat = WeightFormat::kBF16PairPanels16;
+  const WeightFormat format =
+      kernels::weight_format(kernels::DType::kBF16, kernels::weight_layout(machine.device));
   std::printf(
       "\nexpert layer, bf16, %d experts top-2, d %d, ffn %d, random routing, %d thread(s)\n"
       "%6s %7s %9s %9s %9s %8s %8s %10s\n",
       kExperts, kHidden, kFfn, machine.device.num_threads(), "tokens", "active", "us", "GB/s",
       "GMAC/s", "of read", "at best", "tokens/s");
-  const size_t gate_up = 2 * kernels::packed_bytes(kFormat, kFfn, kHidden);
-  const size_t down = kernels::packed_bytes(kFormat, kHidden, kFfn);
+  const size_t gate_up = 2 * kernels::packed_bytes(format, kFfn, kHidden);
+  const size_t down = kernels::packed_bytes(format, kHidden, kFfn);
   const size_t scratch_bytes = kernels::expert_ffn_scratch_bytes(machine.device, 2 * kMaxTokens,
                                                                  kHidden, kFfn);
   auto scratch = Buffer::allocate(machine.device, scratch_bytes);
@@ -186,8 +188,9 @@ void expert_table(const Machine& machine) {
       for (kernels::ExpertGroup& group : routing.groups) {
         if (group.count == 0) continue;
         group.weights.ffn = kFfn;
-        group.weights.gate_up = {machine.memory.next(gate_up), kFormat, 2 * kFfn, kHidden};
-        group.weights.down = {machine.memory.next(down), kFormat, kHidden, kFfn};
+        group.weights.gate_up = {machine.memory.next(gate_up), format,
+                                 kernels::gate_up_outputs(format, kFfn), kHidden};
+        group.weights.down = {machine.memory.next(down), format, kHidden, kFfn};
       }
       const absl::Status status =
           kernels::expert_ffn(machine.stream, {.x = x.data(),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "absl/time/clock.h"
 #include "kernels/core/check.h"
@@ -11,6 +12,7 @@ namespace brigade::bench {
 namespace {
 
 using kernels::Buffer;
+using kernels::HostBuffer;
 
 // A bf16 of these bytes is about 0.0115, an f32 too: finite everywhere.
 constexpr uint8_t kFill = 0x3C;
@@ -62,14 +64,15 @@ absl::Status LayerStack::make_layer(Layer& layer) {
     layer.gate_up.push_back(std::move(gate_up));
     layer.down.push_back(std::move(down));
   }
-  // One sequence's blocks, which all rows share: a row reads its whole context all the same.
   const size_t block = size_t{2} * s.kv_heads * s.block_size * s.head_dim * 2;
-  ASSIGN_OR_RETURN(layer.cache, filled(block * (s.context / s.block_size)));
+  ASSIGN_OR_RETURN(layer.cache, filled(block * s.sequences * (s.context / s.block_size)));
   return absl::OkStatus();
 }
 
 absl::Status LayerStack::make_buffers(int max_rows) {
   const LayerShape& s = shape_;
+  CHECK(max_rows <= s.context);
+  max_rows_ = max_rows;
   const size_t rows = max_rows, hidden = s.hidden;
   const size_t qkv_width = size_t(s.heads + 2 * s.kv_heads) * s.head_dim;
   const auto floats = [&](Buffer& to, size_t count) -> absl::Status {
@@ -86,20 +89,27 @@ absl::Status LayerStack::make_buffers(int max_rows) {
   RETURN_IF_ERROR(floats(answers_, rows * s.top_k * hidden));
   RETURN_IF_ERROR(floats(logits_, rows * s.vocab));
   ASSIGN_OR_RETURN(output_, filled(kernels::packed_bytes(format_, s.vocab, s.hidden)));
-  std::vector<int32_t> blocks(s.context / s.block_size);
-  for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int32_t>(i);
+  std::vector<int32_t> blocks(size_t(s.sequences) * (s.context / s.block_size));
+  std::iota(blocks.begin(), blocks.end(), 0);
   ASSIGN_OR_RETURN(tables_, indices(blocks));
-  ASSIGN_OR_RETURN(positions_, indices(std::vector<int32_t>(rows, s.context - 1)));
-  ASSIGN_OR_RETURN(sequences_, indices(std::vector<int32_t>(rows, 0)));
+  std::vector<int32_t> sequences(s.sequences), prompt(rows);
+  std::iota(sequences.begin(), sequences.end(), 0);
+  std::iota(prompt.begin(), prompt.end(), s.context - max_rows);
+  ASSIGN_OR_RETURN(decode_positions_,
+                   indices(std::vector<int32_t>(sequences.size(), s.context - 1)));
+  ASSIGN_OR_RETURN(decode_sequences_, indices(sequences));
+  ASSIGN_OR_RETURN(prompt_positions_, indices(prompt));
+  ASSIGN_OR_RETURN(prompt_sequences_, indices(std::vector<int32_t>(rows, 0)));
   ASSIGN_OR_RETURN(attention_scratch_, filled(kernels::attention_scratch_bytes(
                                            device_, max_rows, s.heads, s.head_dim)));
   ASSIGN_OR_RETURN(ffn_scratch_, filled(kernels::expert_ffn_scratch_bytes(
                                      device_, max_rows * s.top_k, s.hidden, s.ffn)));
-  host_experts_.resize(rows * s.top_k);
-  host_rows_.resize(rows * s.top_k);
-  host_slots_.resize(rows * s.top_k);
-  ASSIGN_OR_RETURN(row_index_, indices(host_rows_));
-  ASSIGN_OR_RETURN(out_index_, indices(host_slots_));
+  const size_t index_bytes = rows * s.top_k * sizeof(int32_t);
+  for (HostBuffer* host : {&host_experts_, &host_rows_, &host_slots_}) {
+    ASSIGN_OR_RETURN(*host, HostBuffer::allocate(device_, index_bytes));
+  }
+  ASSIGN_OR_RETURN(row_index_, Buffer::allocate(device_, index_bytes));
+  ASSIGN_OR_RETURN(out_index_, Buffer::allocate(device_, index_bytes));
   groups_.resize(layers_.size());
   for (auto& groups : groups_) groups.resize(s.experts);
   return absl::OkStatus();
@@ -109,9 +119,9 @@ kernels::PackedMatrix LayerStack::matrix(const Buffer& buffer, int64_t outputs, 
   return {buffer.data(), format_, outputs, k};
 }
 
-absl::Status LayerStack::norm(int rows) {
+absl::Status LayerStack::norm(int layer, int rows) {
   return kernels::rms_norm(*stream_, {.x = hidden_.as<float>(),
-                                      .weight = layers_[0].norm.as<float>(),
+                                      .weight = layers_[layer].norm.as<float>(),
                                       .out = normed_.as<float>(),
                                       .x_stride = shape_.hidden,
                                       .out_stride = shape_.hidden,
@@ -120,51 +130,51 @@ absl::Status LayerStack::norm(int rows) {
                                       .eps = 1e-5f});
 }
 
-absl::Status LayerStack::qkv(int rows) {
+absl::Status LayerStack::qkv(int layer, int rows) {
   const int64_t width = int64_t{shape_.heads + 2 * shape_.kv_heads} * shape_.head_dim;
   return kernels::matmul(*stream_, {.x = normed_.as<float>(),
-                                    .weights = matrix(layers_[0].qkv, width, shape_.hidden),
+                                    .weights = matrix(layers_[layer].qkv, width, shape_.hidden),
                                     .y = qkv_.as<float>(),
                                     .x_stride = shape_.hidden,
                                     .y_stride = width,
                                     .rows = rows});
 }
 
-absl::Status LayerStack::attention(int rows) { return attention_of(layers_[0], rows); }
-
-absl::Status LayerStack::attention_of(const Layer& layer, int rows) {
+absl::Status LayerStack::attention(int layer, int rows) {
   const LayerShape& s = shape_;
+  const bool decode = is_decode(rows);
   kernels::KvLayerView cache;
-  cache.data = layer.cache.data();
+  cache.data = layers_[layer].cache.data();
   cache.dtype = kernels::DType::kBF16;
-  cache.num_blocks = s.context / s.block_size;
+  cache.num_blocks = s.sequences * (s.context / s.block_size);
   cache.block_size = s.block_size;
   cache.kv_heads = s.kv_heads;
   cache.head_dim = s.head_dim;
   cache.block_stride_bytes = static_cast<int64_t>(cache.layer_bytes());
   const int64_t q_width = int64_t{s.heads} * s.head_dim;
-  return kernels::paged_attention(*stream_,
-                                  {.q = qkv_.as<float>(),
-                                   .cache = cache,
-                                   .block_tables = tables_.as<int32_t>(),
-                                   .row_sequence = sequences_.as<int32_t>(),
-                                   .row_position = positions_.as<int32_t>(),
-                                   .out = attention_.as<float>(),
-                                   .q_stride = q_width + 2 * int64_t{s.kv_heads} * s.head_dim,
-                                   .out_stride = q_width,
-                                   .rows = rows,
-                                   .heads = s.heads,
-                                   .max_blocks = cache.num_blocks,
-                                   .sequences = 1,
-                                   .scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim)),
-                                   .scratch = attention_scratch_.data(),
-                                   .scratch_bytes = attention_scratch_.bytes()});
+  const int32_t* const prompt = prompt_positions_.as<int32_t>() + max_rows_ - rows;
+  return kernels::paged_attention(
+      *stream_, {.q = qkv_.as<float>(),
+                 .cache = cache,
+                 .block_tables = tables_.as<int32_t>(),
+                 .row_sequence = (decode ? decode_sequences_ : prompt_sequences_).as<int32_t>(),
+                 .row_position = decode ? decode_positions_.as<int32_t>() : prompt,
+                 .out = attention_.as<float>(),
+                 .q_stride = q_width + 2 * int64_t{s.kv_heads} * s.head_dim,
+                 .out_stride = q_width,
+                 .rows = rows,
+                 .heads = s.heads,
+                 .max_blocks = s.context / s.block_size,
+                 .sequences = decode ? rows : 1,
+                 .scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim)),
+                 .scratch = attention_scratch_.data(),
+                 .scratch_bytes = attention_scratch_.bytes()});
 }
 
-absl::Status LayerStack::router(int rows) {
+absl::Status LayerStack::router(int layer, int rows) {
   RETURN_IF_ERROR(kernels::matmul(
       *stream_, {.x = normed_.as<float>(),
-                 .weights = matrix(layers_[0].router, shape_.experts, shape_.hidden),
+                 .weights = matrix(layers_[layer].router, shape_.experts, shape_.hidden),
                  .y = router_logits_.as<float>(),
                  .x_stride = shape_.hidden,
                  .y_stride = shape_.experts,
@@ -181,36 +191,46 @@ absl::Status LayerStack::router(int rows) {
 }
 
 // Terms grouped by expert, as the exchange makes them from what the router chose.
-absl::Status LayerStack::experts(int layer, int rows) {
+absl::Status LayerStack::plan_experts(int rows) {
   const LayerShape& s = shape_;
-  std::vector<kernels::ExpertGroup>& groups = groups_[layer];
+  RETURN_IF_ERROR(synchronize());  // copies of the plan before this one
+  planned_rows_ = rows;
   int term = 0;
   for (int e = 0; e < s.experts; ++e) {
     const int first = term;
     for (int r = 0; r < rows; ++r) {
       for (int k = 0; k < s.top_k; ++k) {
         if ((r + k) % s.experts != e) continue;
-        host_rows_[term] = r;
-        host_slots_[term++] = r * s.top_k + k;
+        host_rows_.as<int32_t>()[term] = r;
+        host_slots_.as<int32_t>()[term++] = r * s.top_k + k;
       }
     }
-    kernels::ExpertWeights weights;
-    weights.gate_up =
-        matrix(layers_[layer].gate_up[e], kernels::gate_up_outputs(format_, s.ffn), s.hidden);
-    weights.down = matrix(layers_[layer].down[e], s.hidden, s.ffn);
-    weights.ffn = s.ffn;
-    groups[e] = {weights, first, term - first};
+    for (int layer = 0; layer < num_layers(); ++layer) {
+      kernels::ExpertWeights weights;
+      weights.gate_up =
+          matrix(layers_[layer].gate_up[e], kernels::gate_up_outputs(format_, s.ffn), s.hidden);
+      weights.down = matrix(layers_[layer].down[e], s.hidden, s.ffn);
+      weights.ffn = s.ffn;
+      groups_[layer][e] = {weights, first, term - first};
+    }
   }
-  const size_t bytes = sizeof(int32_t) * term;
+  return absl::OkStatus();
+}
+
+absl::Status LayerStack::experts(int layer, int rows) {
+  const LayerShape& s = shape_;
+  if (rows != planned_rows_) RETURN_IF_ERROR(plan_experts(rows));
+  const int terms = rows * s.top_k;
+  const size_t bytes = sizeof(int32_t) * terms;
   RETURN_IF_ERROR(stream_->copy_to_device(row_index_.data(), host_rows_.data(), bytes));
   RETURN_IF_ERROR(stream_->copy_to_device(out_index_.data(), host_slots_.data(), bytes));
   return kernels::expert_ffn(*stream_, {.x = normed_.as<float>(),
                                         .row_index = row_index_.as<int32_t>(),
                                         .out_index = out_index_.as<int32_t>(),
                                         .out = answers_.data(),
-                                        .groups = groups.data(),
+                                        .groups = groups_[layer].data(),
                                         .num_groups = s.experts,
-                                        .total = term,
+                                        .total = terms,
                                         .hidden = s.hidden,
                                         .scratch = ffn_scratch_.data(),
                                         .scratch_bytes = ffn_scratch_.bytes()});
@@ -229,9 +249,9 @@ absl::Status LayerStack::layers(int rows) {
   const LayerShape& s = shape_;
   const int64_t q_width = int64_t{s.heads} * s.head_dim;
   for (int i = 0; i < num_layers(); ++i) {
-    RETURN_IF_ERROR(norm(rows));
-    RETURN_IF_ERROR(qkv(rows));
-    RETURN_IF_ERROR(attention_of(layers_[i], rows));
+    RETURN_IF_ERROR(norm(i, rows));
+    RETURN_IF_ERROR(qkv(i, rows));
+    RETURN_IF_ERROR(attention(i, rows));
     RETURN_IF_ERROR(kernels::matmul(*stream_, {.x = attention_.as<float>(),
                                                .weights = matrix(layers_[i].o, s.hidden, q_width),
                                                .y = hidden_.as<float>(),
@@ -239,8 +259,8 @@ absl::Status LayerStack::layers(int rows) {
                                                .y_stride = s.hidden,
                                                .rows = rows,
                                                .accumulate = true}));
-    RETURN_IF_ERROR(norm(rows));
-    RETURN_IF_ERROR(router(rows));
+    RETURN_IF_ERROR(norm(i, rows));
+    RETURN_IF_ERROR(router(i, rows));
     RETURN_IF_ERROR(stream_->copy_to_host(host_experts_.data(), experts_.data(),
                                           sizeof(int32_t) * rows * s.top_k));
     ASSIGN_OR_RETURN(const kernels::Event chosen, stream_->record());
@@ -269,12 +289,22 @@ int LayerStack::distinct(int rows) const {
 double LayerStack::qkv_bytes() const {
   return 2.0 * shape_.hidden * (shape_.heads + 2 * shape_.kv_heads) * shape_.head_dim;
 }
+// Rows of a prompt share what they read.
 double LayerStack::attention_bytes(int rows) const {
-  return 4.0 * rows * shape_.context * shape_.kv_heads * shape_.head_dim;
+  const int readers = is_decode(rows) ? rows : 1;
+  return 4.0 * readers * shape_.context * shape_.kv_heads * shape_.head_dim;
+}
+double LayerStack::attention_flop(int rows) const {
+  const double before = is_decode(rows) ? 0 : (rows - 1) / 2.0;  // a prompt's rows see one another
+  return 4.0 * rows * (shape_.context - before) * shape_.heads * shape_.head_dim;
 }
 double LayerStack::logits_bytes() const { return 2.0 * shape_.vocab * shape_.hidden; }
 double LayerStack::expert_bytes(int rows) const {
   return 6.0 * distinct(rows) * shape_.hidden * shape_.ffn;
+}
+double LayerStack::layer_bytes(int rows) const {
+  const double o = 2.0 * shape_.hidden * shape_.heads * shape_.head_dim;
+  return qkv_bytes() + attention_bytes(rows) + o + expert_bytes(rows);
 }
 double LayerStack::expert_flop(int rows) const {
   return 6.0 * rows * shape_.top_k * shape_.hidden * shape_.ffn;

@@ -7,8 +7,8 @@
 
 namespace brigade::tests {
 
-absl::StatusOr<std::unique_ptr<kernels::Device>> create_device_under_test() {
-  return kernels::cuda::create_device({.kind = kernels::DeviceKind::kCuda});
+absl::StatusOr<std::unique_ptr<kernels::Device>> create_device_under_test(kernels::CudaMath math) {
+  return kernels::cuda::create_device({.kind = kernels::DeviceKind::kCuda, .cuda_math = math});
 }
 
 // First to last, last to first, and two that are shuffled; odd ones poison shared memory with large

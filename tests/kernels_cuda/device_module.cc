@@ -11,10 +11,11 @@
 
 namespace brigade::tests {
 
-absl::StatusOr<std::unique_ptr<kernels::Device>> create_device_under_test() {
+absl::StatusOr<std::unique_ptr<kernels::Device>> create_device_under_test(kernels::CudaMath math) {
   const char* module = std::getenv("BRIGADE_CUDA_MODULE");
-  return kernels::Device::create(
-      {.kind = kernels::DeviceKind::kCuda, .cuda_module = module == nullptr ? "" : module});
+  return kernels::Device::create({.kind = kernels::DeviceKind::kCuda,
+                                  .cuda_module = module == nullptr ? "" : module,
+                                  .cuda_math = math});
 }
 
 std::vector<uint64_t> thread_orders() { return {0}; }

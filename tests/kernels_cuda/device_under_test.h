@@ -10,7 +10,8 @@
 
 namespace brigade::tests {
 
-absl::StatusOr<std::unique_ptr<kernels::Device>> create_device_under_test();
+absl::StatusOr<std::unique_ptr<kernels::Device>> create_device_under_test(
+    kernels::CudaMath math = kernels::CudaMath::kIdentical);
 
 // Orders in which the emulation can run the threads of a launch; {0} where there is no choice.
 std::vector<uint64_t> thread_orders();

@@ -2,7 +2,9 @@
 
 import ctypes
 import glob
+import json
 import os
+import re
 import shutil
 import site
 import subprocess
@@ -10,6 +12,9 @@ import sys
 from pathlib import Path
 
 LIBRARIES = ("libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13", "libnccl.so.2")
+# Where Python environments use to lie; the one that runs this script comes first.
+ENVIRONMENTS = ("/usr/lib", "/usr/local/lib", "/opt/*/lib", "/opt/*/.venv/lib", "/opt/*/venv/lib", "/venv/lib")
+PROBED = re.compile(r"^cuda:(\d+) (.*), compute ([\d.]+), (\d+) MiB$", re.MULTILINE)
 
 
 def library_folders():
@@ -19,10 +24,24 @@ def library_folders():
         if root:
             folders += [root + "/lib64", root + "/lib", root + "/targets/x86_64-linux/lib"]
     packages = list(getattr(site, "getsitepackages", lambda: [])()) + [site.getusersitepackages()] + sys.path
+    for root in [os.environ.get("VIRTUAL_ENV"), os.environ.get("CONDA_PREFIX")]:
+        if root:
+            folders.append(root + "/lib")
+            packages += sorted(glob.glob(f"{root}/lib/python3*/site-packages"))
+    for root in ENVIRONMENTS:
+        packages += sorted(glob.glob(f"{root}/python3*/*-packages"))
     for package in packages:
         folders += sorted(glob.glob(f"{package}/nvidia/*/lib"))
+    folders += os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     folders += ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/lib"]
-    return [folder for folder in dict.fromkeys(folders) if os.path.isdir(folder)]
+    return [folder for folder in dict.fromkeys(folders) if folder and os.path.isdir(folder)]
+
+
+def driver_folders():
+    """Where the driver's own library may lie beside the loader's usual places: containers mount it there."""
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    folders += ["/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/wsl/lib"]
+    return [folder for folder in dict.fromkeys(folders) if folder and os.path.isdir(folder)]
 
 
 def find_libraries():
@@ -52,37 +71,39 @@ def library_versions(found):
             "print(json.dumps({'cudart': p[0] and v(p[0], 'cudaRuntimeGetVersion'), "
             "'cublas': p[1] and v(p[1], 'cublasGetVersion_v2', None), "
             "'nccl': p[3] and v(p[3], 'ncclGetVersion')}))")
-    import json
-    done = subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent), json.dumps(found)],
-                          capture_output=True, text=True, timeout=60)
     try:
+        done = subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent), json.dumps(found)],
+                              capture_output=True, text=True, timeout=60)
         return json.loads(done.stdout)
-    except ValueError:
-        return {"error": done.stderr.strip()[-300:]}
+    except (ValueError, subprocess.TimeoutExpired) as why:
+        return {"error": str(why)[-300:]}
 
 
 def driver():
-    """(loaded, CUDA version of the driver or None)."""
-    try:
-        library = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return False, None
+    """The driver's version, as nvidia-smi or the driver itself tells it; None where neither is there."""
+    tool = shutil.which("nvidia-smi") or shutil.which("/usr/local/nvidia/bin/nvidia-smi")
+    if tool:
+        try:
+            done = subprocess.run([tool, "--query-gpu=driver_version", "--format=csv,noheader"],
+                                  capture_output=True, text=True, timeout=60)
+            if done.returncode == 0 and done.stdout.strip():
+                return done.stdout.split()[0]
+        except subprocess.TimeoutExpired:
+            pass
     version = ctypes.c_int()
-    if library.cuDriverGetVersion(ctypes.byref(version)) != 0:
-        return False, None
-    return True, version.value
+    for place in ["libcuda.so.1"] + [f"{folder}/libcuda.so.1" for folder in driver_folders()]:
+        try:
+            if ctypes.CDLL(place).cuDriverGetVersion(ctypes.byref(version)) == 0:
+                return f"for CUDA {version.value // 1000}.{version.value % 1000 // 10}"
+        except OSError:
+            continue
+    return None
 
 
-def gpus():
-    """One dict a GPU, as nvidia-smi tells; empty where it is missing."""
-    tool = shutil.which("nvidia-smi")
-    if not tool:
-        return []
-    fields = "name,compute_cap,memory.total,driver_version"
-    done = subprocess.run([tool, f"--query-gpu={fields}", "--format=csv,noheader,nounits"],
-                          capture_output=True, text=True, timeout=60)
-    return [dict(zip(fields.split(","), [word.strip() for word in line.split(",")]))
-            for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+def gpus(probed):
+    """One dict a GPU, from what our module says of the machine (cuda_bench --probe)."""
+    return [{"name": name, "compute": compute, "memory_mib": int(memory)}
+            for _, name, compute, memory in PROBED.findall(probed)]
 
 
 def compute_sanitizer():

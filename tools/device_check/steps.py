@@ -1,9 +1,12 @@
 """The steps of the device check, in their order, and how programs are started for them."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -12,12 +15,23 @@ from typing import Callable
 
 import machine
 
+# (prompt, seed): the first few are asked one after the other in every step with a cluster.
 PROMPTS = [
     "Once upon a time, there was a little girl named Lily who found a small red boat.",
     "The old man went to the market and",
     "Tom and his dog",
+    "It was raining, so",
 ]
+REQUESTS = [(prompt, seed) for seed in (7, 11) for prompt in PROMPTS]
+ALONE = 3
 READY_SECONDS = 40
+# One test of each family: compute-sanitizer makes kernels many times slower.
+SANITIZED = ":".join(["RowOpsParity.Combine", "RowOpsParity.RopeAndKvWrite", "RowOpsParity.RmsNorm",
+                      "RouterParity.Families", "RouterParity.GroupTerms", "SamplingParity.*",
+                      "MatmulParity.SpecialNumbers", "ExpertFfnParity.MixedGroups", "AttentionOpParity.Window",
+                      "FastOp.Probe"])
+QUICK_PARITY = "RouterParity.Families:SamplingParity.AcceptedDrafts"
+PASSED = re.compile(r"\[  PASSED  \] (\d+) test")
 
 
 class NotAvailable(Exception):
@@ -39,11 +53,12 @@ class Step:
 class Bench:
     """Starts our programs with the libraries of the bundle and of the machine."""
 
-    def __init__(self, here, found, seed):
-        self.here, self.seed = here, seed
+    def __init__(self, here, found, seed, quick=False):
+        self.here, self.seed, self.quick = here, seed, quick
         self.bin = here / "bin"
         self.module = self.bin / "brigade_cuda.so"
         folders = [str(here / "lib")] + [str(Path(path).parent) for path in found.values() if path]
+        folders += machine.driver_folders()
         # The tree's demo model: beside the bundle, or where the script is started.
         places = [here.parent / "models/demo", Path.cwd() / "models/demo"]
         self.models = next((place for place in places if place.is_dir()), None)
@@ -51,21 +66,27 @@ class Bench:
         self.environment = dict(os.environ, BRIGADE_TEST_SEED=str(seed), BRIGADE_CUDA_MODULE=str(self.module))
         self.libraries = os.pathsep.join(dict.fromkeys(folders))
         self.loader = []
-        self.plain_text = None  # the answers of the CPU
+        self.gpus = []
+        self.tokens = 8 if quick else 64
+        self.requests = REQUESTS[:3] if quick else REQUESTS
+        self.cpu = None  # the CPU's answers to the requests
 
     def command(self, program, *words):
         return self.loader + [str(self.bin / program)] + [str(word) for word in words]
 
     def start_of_programs(self):
-        """Finds out how programs start here; one sentence on what the module says."""
+        """Finds out how programs start here and which GPUs the module sees; what it says, in one sentence."""
         # The machine's C library first; where it is older than ours, ours with its own loader.
         system = {"libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"}
         own = Path(tempfile.mkdtemp())
-        for path in (self.here / "lib").iterdir():
+        for path in (self.here / "lib").iterdir() if (self.here / "lib").is_dir() else []:
             if path.name not in system:
                 (own / path.name).symlink_to(path)
         native = os.pathsep.join([str(own)] + self.libraries.split(os.pathsep)[1:])
-        tries = [([], native), ([str(self.here / "lib/ld-linux-x86-64.so.2"), "--library-path", self.libraries], "")]
+        tries = [([], native)]
+        loader = self.here / "lib/ld-linux-x86-64.so.2"
+        if loader.exists():
+            tries.append(([str(loader), "--library-path", self.libraries], ""))
         error = ""
         for self.loader, path in tries:
             self.environment["LD_LIBRARY_PATH"] = path
@@ -76,11 +97,12 @@ class Bench:
             error = done.stderr.strip()
         else:
             raise SystemExit(f"our programs do not start here: {error}")
-        if self.missing:
-            return f"{done.stdout.strip()}; not found on this machine: {', '.join(self.missing)}"
         opened = subprocess.run(self.command("cuda_bench", "--probe"), env=self.environment, capture_output=True,
                                 text=True, timeout=60)
-        return f"{done.stdout.strip()}; the module says: {(opened.stdout + opened.stderr).strip()}"
+        said = (opened.stdout + opened.stderr).strip()
+        self.gpus = machine.gpus(opened.stdout) if opened.returncode == 0 else []
+        missing = f"; not found on this machine: {', '.join(self.missing)}" if self.missing else ""
+        return f"{done.stdout.strip()}{missing}; the module says: {said}"
 
     def run(self, step, limit):
         started = time.monotonic()
@@ -95,6 +117,8 @@ class Bench:
             result.update(outcome="FAILED", what=str(why))
         except subprocess.TimeoutExpired as why:
             result.update(outcome="timed out", what=f"after {why.timeout:.0f} s: {' '.join(map(str, why.cmd[:3]))}")
+        except Exception as why:  # the other steps still say something
+            result.update(outcome="FAILED", what=f"{type(why).__name__}: {why}")
         result["seconds"] = time.monotonic() - started
         return result
 
@@ -144,8 +168,9 @@ class Bench:
                     start("brigade-draft-worker", "--join", f"127.0.0.1:{control}", "--model",
                           self.models / "draft", "--exit-on-stdin-eof")
                 server = f"127.0.0.1:{port('port')}"
-                done = subprocess.run(self.command("brigade", "status", "--server", server, "--wait-ready", READY_SECONDS),
-                                      env=self.environment, capture_output=True, text=True, timeout=READY_SECONDS + 5)
+                ready = max(1, min(READY_SECONDS, int(deadline - time.monotonic())))
+                done = subprocess.run(self.command("brigade", "status", "--server", server, "--wait-ready", ready),
+                                      env=self.environment, capture_output=True, text=True, timeout=ready + 5)
                 if done.returncode != 0:
                     raise Failed(f"not ready: {done.stderr} {(folder / 'log').read_text()[-1500:]}")
                 yield server
@@ -159,64 +184,124 @@ class Bench:
                         process.kill()
                 log.close()
 
-    def answers(self, server, deadline, speculation="off", tokens=64):
-        """(everything that must not change, tokens a second of the last prompt)."""
+    def answer(self, server, deadline, request, speculation):
+        """(everything that must not change, tokens a second)."""
+        prompt, seed = request
+        out = self.output(self.command("brigade", "generate", "--server", server, "-p", prompt, "--seed", seed,
+                                       "--temperature", "0.7", "-m", self.tokens, "--logprobs", "1", "--json",
+                                       "--speculation", speculation), deadline)
         seen, speed = [], 0.0
-        for prompt in PROMPTS:
-            out = self.output(self.command("brigade", "generate", "--server", server, "-p", prompt, "--seed", 7,
-                                           "--temperature", "0.7", "-m", tokens, "--logprobs", "1", "--json",
-                                           "--speculation", speculation), deadline)
-            for line in out.splitlines():
-                event = json.loads(line)
-                if event["event"] == "finished":
-                    timing, usage = event["timing"], event["usage"]
-                    decode = float(timing["total"]) - float(timing["first_token"])
-                    speed = (int(usage["completion_tokens"]) - 1) / decode if decode > 0 else 0.0
-                else:
-                    seen.append([event.get("text"), event.get("tokens"), event.get("logprobs")])
+        for event in map(json.loads, out.splitlines()):
+            if event["event"] == "finished":
+                timing, usage = event["timing"], event["usage"]
+                decode = float(timing["total"]) - float(timing["first_token"])
+                speed = (int(usage["completion_tokens"]) - 1) / decode if decode > 0 else 0.0
+            else:
+                seen.append([event.get("text"), event.get("tokens"), event.get("logprobs")])
         return seen, speed
 
+    def answers(self, server, deadline, requests, at_once=1, speculation="off"):
+        """(what must not change of each request, tokens a second of the last one)."""
+        with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
+            results = list(threads.map(lambda request: self.answer(server, deadline, request, speculation), requests))
+        return [events_joined(seen) for seen, _ in results], results[-1][1]
+
     def cpu_answers(self, deadline):
-        if self.plain_text is None:
+        if self.cpu is None:
             with self.cluster(deadline, "cpu") as server:
-                self.plain_text = self.answers(server, deadline)[0]
-        return self.plain_text
+                self.cpu = self.answers(server, deadline, self.requests)[0]
+        return self.cpu
+
+
+def events_joined(events):
+    """One answer as (text, tokens, log-probabilities), however many tokens an event held."""
+    joined = ["", [], []]
+    for text, tokens, logprobs in events:
+        joined = [joined[0] + (text or ""), joined[1] + (tokens or []), joined[2] + (logprobs or [])]
+    return joined
+
+
+def digest(answers):
+    return hashlib.sha256(json.dumps(answers).encode()).hexdigest()[:16]
+
+
+def expect_equal(got, expected, where):
+    for index, (ours, cpu) in enumerate(zip(got, expected)):
+        if ours != cpu:
+            raise Failed(f"{where}: request {index} has not the CPU's tokens and log-probabilities: "
+                         f"{ours[0][:80]!r} for {cpu[0][:80]!r}")
+
+
+def tests_passed(out):
+    """How many tests a program ran; a filter that matches nothing is a failure."""
+    found = PASSED.search(out)
+    if not found or int(found[1]) == 0:
+        raise Failed("no test ran")
+    return int(found[1])
 
 
 def parity(bench, deadline):
-    out = bench.output(bench.command("cuda_device_parity", "--gtest_color=no"), deadline)
-    return out.strip().splitlines()[-1], None, None
+    chosen = [f"--gtest_filter={QUICK_PARITY}"] if bench.quick else []
+    out = bench.output(bench.command("cuda_device_parity", "--gtest_color=no", *chosen), deadline)
+    return f"{tests_passed(out)} tests", None, None
 
 
-def sanitize(tool_name, filter_words):
+def sanitize(tool_name):
     def run(bench, deadline):
         tool = machine.compute_sanitizer()
-        if tool is None:
-            raise NotAvailable("compute-sanitizer is not on this machine")
-        if bench.loader:
-            raise NotAvailable("our programs need their own loader here")
-        bench.output([tool, "--tool", tool_name, "--error-exitcode", "9"] +
-                     bench.command("cuda_device_parity", f"--gtest_filter={filter_words}"), deadline)
-        return f"{tool_name}: no error", None, None
+        if tool is None or bench.quick:
+            raise NotAvailable("left out" if bench.quick else "compute-sanitizer is not on this machine")
+        # Errors that calls return are handled by the programs, and some of them are asked for.
+        command = [tool, "--tool", tool_name, "--error-exitcode", "9", *(["--report-api-errors", "no"]
+                   if tool_name == "memcheck" else [])] + bench.command("cuda_device_parity", "--gtest_color=no",
+                                                                        f"--gtest_filter={SANITIZED}")
+        done = subprocess.run(command, env=bench.environment, capture_output=True, text=True,
+                              timeout=max(1.0, deadline - time.monotonic()))
+        out = done.stdout + done.stderr
+        if done.returncode != 0 and ("Device not supported" in out or bench.loader and done.returncode != 9):
+            raise NotAvailable(f"compute-sanitizer does not work here: {out.strip()[-300:]}")
+        if done.returncode != 0:
+            raise Failed(f"exit code {done.returncode}: {out.strip()[-1500:]}")
+        return f"{tool_name}: no error in {tests_passed(out)} tests", None, None
     return run
 
 
 def end_to_end(workers, more=(), draft=False, gpus=1):
     def run(bench, deadline):
-        if len(machine.gpus()) < gpus:
-            raise NotAvailable(f"needs {gpus} GPUs, this machine has {len(machine.gpus())}")
-        expected = bench.cpu_answers(deadline)
+        if len(bench.gpus) < gpus:
+            raise NotAvailable(f"needs {gpus} GPUs, this machine has {len(bench.gpus)}")
+        expected = bench.cpu_answers(deadline)[:ALONE]
         with bench.cluster(deadline, "cuda:0", workers, more, draft) as server:
-            got, speed = bench.answers(server, deadline, "4" if draft else "off")
-        if got != expected:
-            first = next((i for i, pair in enumerate(zip(got, expected)) if pair[0] != pair[1]), min(len(got), len(expected)))
-            raise Failed(f"tokens or log-probabilities differ from the CPU's from event {first} on")
+            got, speed = bench.answers(server, deadline, bench.requests[:ALONE], 1, "4" if draft else "off")
+        expect_equal(got, expected, "one at a time")
         return f"bits of the CPU; {speed:.1f} tokens/s", None, {"tokens_per_second": speed}
     return run
 
 
+# Requests that share steps, in batches of changing size: the bits of each alone on the CPU.
+def batch_sizes(bench, deadline):
+    expected = bench.cpu_answers(deadline)
+    sizes = [2 if bench.quick else 3, len(bench.requests)]
+    with bench.cluster(deadline, "cuda:0") as server:
+        for at_once in sizes:
+            got, _ = bench.answers(server, deadline, bench.requests, at_once)
+            expect_equal(got, expected, f"{at_once} at once")
+    return f"hash {digest(expected)} on the CPU alone and on the GPU with {sizes[0]} and {sizes[1]} at once", None, None
+
+
+# Equal bits are not promised: that it answers, and how many leading tokens are the CPU's.
+def fast_arithmetic(bench, deadline):
+    expected = bench.cpu_answers(deadline)[:ALONE]
+    with bench.cluster(deadline, "cuda:0", more=["--gpu-math", "fast"]) as server:
+        got, speed = bench.answers(server, deadline, bench.requests[:ALONE])
+    equal = sum(ours[0] == cpu[0] for ours, cpu in zip(got, expected))
+    if any(not text for text, _, _ in got):
+        raise Failed("an answer is empty")
+    return f"{equal} of {len(got)} texts are the CPU's; {speed:.1f} tokens/s", None, {"tokens_per_second": speed}
+
+
 def timings(bench, deadline):
-    out = bench.output(bench.command("cuda_bench", "--json"), deadline)
+    out = bench.output(bench.command("cuda_bench", "--json", *(["--small"] if bench.quick else [])), deadline)
     data = json.loads(out)
     rows = [f"{'what':<44} {'us':>10} {'GB/s':>9} {'of copy':>8} {'TFLOP/s':>9} {'of GEMM':>8}"]
     for row in data["rows"]:
@@ -228,12 +313,14 @@ def timings(bench, deadline):
 STEPS = [
     Step("parity", 90, "every kernel against the CPU, fresh inputs, poisoned outputs", parity),
     Step("local experts", 40, "the demo model, coordinator and experts on one GPU", end_to_end([])),
+    Step("batch sizes", 40, "requests that share steps: the bits of each alone", batch_sizes),
     Step("host-staged workers", 40, "two workers on the same GPU, rows through the host",
          end_to_end(["cuda:0", "cuda:0"], ["--data-plane", "host"])),
     Step("draft worker", 40, "speculation with the target on the GPU", end_to_end([], draft=True)),
     Step("NCCL", 60, "workers on GPUs of their own, rows through NCCL",
          end_to_end(["cuda:1"], ["--data-plane", "nccl"], gpus=2)),
+    Step("fast arithmetic", 30, "the demo model with tensor cores and cuBLAS", fast_arithmetic),
     Step("timings", 60, "bytes/s and FLOP/s a kernel beside a copy and a GEMM; a layer stack", timings),
-    Step("memcheck", 45, "compute-sanitizer on small cases", sanitize("memcheck", "*Small*")),
-    Step("racecheck", 45, "compute-sanitizer on small cases", sanitize("racecheck", "*Small*")),
+    Step("memcheck", 45, "compute-sanitizer on small cases", sanitize("memcheck")),
+    Step("racecheck", 45, "compute-sanitizer on small cases", sanitize("racecheck")),
 ]

@@ -60,7 +60,11 @@ absl::Status ClusterExchange::gather(const FramePacker::Share& share, int first,
 }
 
 absl::Status ClusterExchange::pack() {
-  if (staged() && !x_on_host_.ready()) return absl::OkStatus();
+  if (staged()) {
+    if (!x_on_host_.ready()) return absl::OkStatus();
+    // After an error on the device the point is passed too, and the rows were not written.
+    RETURN_IF_ERROR(x_on_host_.wait_until(absl::InfinitePast()));
+  }
   bool packed = false, starved = false;
   for (FramePacker::Share& share : packer_.shares()) {
     while (!share.done()) {

@@ -134,8 +134,7 @@ int WorkerLinks::index_of(const RankSlot& slot, const std::byte* frame) const {
 
 std::byte* WorkerLinks::device_rows(Rank rank, const std::byte* frame) const {
   const RankSlot& slot = *ranks_[rank];
-  return slot.device_buffers.as<std::byte>() +
-         index_of(slot, frame) * slot.buffers.bytes_each();
+  return slot.device_buffers.as<std::byte>() + index_of(slot, frame) * slot.buffers.bytes_each();
 }
 
 void WorkerLinks::submit(Rank rank, std::byte* frame, size_t bytes, uint32_t rows,
@@ -248,11 +247,18 @@ void WorkerLinks::on_device_message(PeerId peer, uint64_t receipt, std::span<con
                                     std::span<const std::byte> device_body) {
   FrameView view;
   Rank rank = kCoordinator;
-  const Refusal refusal =
-      check(peer, parse_device_frame(head, device_body, config_.limits, &view), view, &rank);
+  const Refusal parsed = parse_device_frame(head, device_body, config_.limits, &view);
+  const Refusal refusal = check(peer, parsed, view, &rank);
   if (refusal != Refusal::kNone) {
     refusals_.add(refusal);
-  } else if (AnswerSink* sink = sinks_[view.header.microbatch]; sink != nullptr) {
+    transport_->release(receipt);
+    if (!is_broken(refusal)) return;
+    return on_peer_lost(
+        peer, absl::DataLossError(absl::StrCat("rank ", rank, " sent a ", refusal_name(refusal),
+                                               " frame: ", device_body.size(),
+                                               " bytes of rows behind ", describe_head(head))));
+  }
+  if (AnswerSink* sink = sinks_[view.header.microbatch]; sink != nullptr) {
     if (sink->on_device_frame(rank, view, receipt)) return;
   }
   transport_->release(receipt);

@@ -38,8 +38,8 @@ absl::StatusOr<std::unique_ptr<ExpertBatch>> ExpertBatch::create(kernels::Device
   batch->max_terms_ =
       static_cast<int>(std::min<int64_t>(int64_t(batch->max_rows_) * geometry.top_k, max_slots));
   const size_t terms = batch->max_terms_;
-  const size_t scratch = kernels::expert_ffn_scratch_bytes(device, batch->max_terms_,
-                                                           geometry.hidden, geometry.ffn);
+  const size_t scratch =
+      kernels::expert_ffn_scratch_bytes(device, batch->max_terms_, geometry.hidden, geometry.ffn);
   batch->frames_.reserve(frames);
   batch->slots_.reserve(terms);
   batch->declined_.reserve(terms);
@@ -142,19 +142,10 @@ absl::StatusOr<const float*> ExpertBatch::gather_rows(kernels::Stream& stream) {
   return x_.as<float>();
 }
 
-absl::Status ExpertBatch::run(kernels::Stream& stream, absl::Time deadline) {
+absl::Status ExpertBatch::start(kernels::Stream& stream) {
   CHECK(!frames_.empty());
   group_terms();
   if (slots_.empty()) return absl::OkStatus();
-  const absl::Status status = compute(stream, deadline);
-  if (!status.ok()) {
-    declined_.insert(declined_.end(), slots_.begin(), slots_.end());
-    slots_.clear();
-  }
-  return status;
-}
-
-absl::Status ExpertBatch::compute(kernels::Stream& stream, absl::Time deadline) {
   ASSIGN_OR_RETURN(const float* x, gather_rows(stream));
   const size_t terms = slots_.size();
   RETURN_IF_ERROR(stream.copy_to_device(row_index_on_device_.data(), row_index_.data(),
@@ -169,10 +160,14 @@ absl::Status ExpertBatch::compute(kernels::Stream& stream, absl::Time deadline) 
                                                .hidden = shard_.geometry().hidden,
                                                .scratch = scratch_.data(),
                                                .scratch_bytes = scratch_.bytes()}));
-  if (!host_memory_ && !device_frames_) {
-    RETURN_IF_ERROR(stream.copy_to_host(host_out_.data(), out_.data(), terms * answer_bytes_));
-  }
-  return stream.synchronize(deadline);
+  if (host_memory_ || device_frames_) return absl::OkStatus();
+  return stream.copy_to_host(host_out_.data(), out_.data(), terms * answer_bytes_);
+}
+
+void ExpertBatch::finish(const absl::Status& status) {
+  if (status.ok()) return;
+  declined_.insert(declined_.end(), slots_.begin(), slots_.end());
+  slots_.clear();
 }
 
 }  // namespace brigade::expert_parallel

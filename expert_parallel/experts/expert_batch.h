@@ -25,14 +25,16 @@ class ExpertBatch {
   bool ever_fits(const FrameView& frame) const;
   void clear();
   // False when there is no room behind what is in already. The frame's memory must stay until
-  // run().
+  // start().
   bool add(const FrameView& frame);
   bool empty() const { return frames_.empty(); }
 
-  // Runs all experts that the shard holds. Waits for the device, until `deadline` at most. When it
-  // fails no slot is answered and declined() holds them all.
-  absl::Status run(kernels::Stream& stream, absl::Time deadline);
-  // After run(): answers row i belongs to slots()[i]; of the wire dtype. In host memory, or with
+  // Enqueues all experts that the shard holds, and returns without waiting for a device. Frames in
+  // host memory have been read when it returns; rows in the device's are read by the stream.
+  absl::Status start(kernels::Stream& stream);
+  // Once that has run, or failed: then no slot is answered and declined() holds them all.
+  void finish(const absl::Status& status);
+  // After finish(): answers row i belongs to slots()[i]; of the wire dtype. In host memory, or with
   // device_frames in the device's.
   std::span<const uint32_t> slots() const { return slots_; }
   const std::byte* answer_row(size_t i) const { return answers_ + i * answer_bytes_; }
@@ -44,7 +46,6 @@ class ExpertBatch {
   ExpertBatch(const ExpertShard& shard, bool host_memory, bool device_frames);
   void group_terms();
   absl::StatusOr<const float*> gather_rows(kernels::Stream& stream);
-  absl::Status compute(kernels::Stream& stream, absl::Time deadline);
 
   const ExpertShard& shard_;
   const bool host_memory_, device_frames_;
@@ -52,11 +53,11 @@ class ExpertBatch {
   int max_rows_ = 0, max_terms_ = 0;
   int rows_ = 0, terms_ = 0;
   std::vector<FrameView> frames_;
-  std::vector<int32_t> cursor_;     // [experts]
+  std::vector<int32_t> cursor_;  // [experts]
   std::vector<uint32_t> slots_, declined_;
   std::vector<kernels::ExpertGroup> groups_;
   kernels::Buffer x_, row_index_on_device_, out_, scratch_;
-  kernels::HostBuffer row_index_;       // i32 of each term to run, grouped by expert
+  kernels::HostBuffer row_index_;          // i32 of each term to run, grouped by expert
   kernels::HostBuffer host_x_, host_out_;  // where device memory is not the host's
   const std::byte* answers_ = nullptr;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -10,6 +11,9 @@
 
 namespace brigade::expert_parallel {
 namespace {
+
+// After an error a device wakes nobody: it is asked so often.
+constexpr absl::Duration kLookForErrors = absl::Milliseconds(50);
 
 // Rows of one answer frame: kAnswerFrameRowBytes of them, or as many as it takes for two batches of
 // max_terms to fit the send queue. 0: not even one fits.
@@ -48,9 +52,9 @@ bool same_exchange(const FrameHeader& a, const FrameHeader& b) {
 absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::create(
     std::unique_ptr<Transport> transport, kernels::Device& device, const ExpertShard& shard,
     const ExpertServerConfig& config, CoordinatorLost on_lost) {
-  ASSIGN_OR_RETURN(auto batch, ExpertBatch::create(device, shard, config.frames_per_batch,
-                                                   config.limits.max_slots,
-                                                   transport->caps().device_memory));
+  ASSIGN_OR_RETURN(auto batch,
+                   ExpertBatch::create(device, shard, config.frames_per_batch,
+                                       config.limits.max_slots, transport->caps().device_memory));
   const int send_queue = transport->caps().send_queue;
   const uint32_t rows = rows_per_frame(shard.geometry(), batch->max_terms(), send_queue);
   if (frame_index_bytes(FrameKind::kDecline, batch->max_terms()) + kFrameHeaderBytes >
@@ -90,6 +94,10 @@ ExpertServer::ExpertServer(std::unique_ptr<Transport> transport,
 
 ExpertServer::~ExpertServer() {
   stop();
+  if (running_ && absl::IsDeadlineExceeded(running_->done.wait_until(running_->deadline))) {
+    (void)stream_->synchronize(absl::InfinitePast());  // its memory is lost
+    (void)batch_done_.release();                       // and may still be woken
+  }
   (void)transport_->shut_down(absl::Now() + absl::Seconds(2));
 }
 
@@ -132,8 +140,13 @@ absl::Status ExpertServer::plan_answers(Coordinator& link) {
       AlignedBlock(pool_frames_, buffer_bytes(geometry_, rows_per_answer_, batch_->max_terms()));
   for (int i = 0; i < pool_frames_; ++i) link.free.push_back(i);
   if (!device_frames_) return absl::OkStatus();
-  ASSIGN_OR_RETURN(link.device_answers,
-                   kernels::Buffer::allocate(stream_->device(), pool_frames_ * answer_bytes_each()));
+  if (!spare_answers_.empty()) {
+    link.device_answers = std::move(spare_answers_.back());
+    spare_answers_.pop_back();
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(link.device_answers, kernels::Buffer::allocate(
+                                            stream_->device(), pool_frames_ * answer_bytes_each()));
   return absl::OkStatus();
 }
 
@@ -160,7 +173,12 @@ absl::Status ExpertServer::close(uint64_t coordinator_id, absl::Time deadline) {
 }
 
 absl::Status ExpertServer::call(std::function<void()> change, absl::Time deadline) {
-  return loop_.call(std::move(change), deadline);
+  return loop_.call(
+      [this, change = std::move(change)] {
+        end_batch();
+        change();
+      },
+      deadline);
 }
 
 PeerId ExpertServer::peer_of(uint64_t coordinator_id) const {
@@ -175,9 +193,17 @@ void ExpertServer::drop(PeerId peer) {
   for (const Held& held : found->second->waiting) transport_->release(held.receipt);
   found->second->waiting.clear();
   transport_->close_peer(peer);
-  if (static_cast<int>(found->second->free.size()) < pool_frames_)
-    ending_[peer] = std::move(found->second);
+  std::unique_ptr<Coordinator> dropped = std::move(found->second);
   coordinators_.erase(found);
+  if (static_cast<int>(dropped->free.size()) < pool_frames_) {
+    ending_[peer] = std::move(dropped);
+  } else {
+    retire(std::move(dropped));
+  }
+}
+
+void ExpertServer::retire(std::unique_ptr<Coordinator> coordinator) {
+  if (device_frames_) spare_answers_.push_back(std::move(coordinator->device_answers));
 }
 
 Refusal ExpertServer::check(const Coordinator& from, const FrameView& view) const {
@@ -206,12 +232,17 @@ void ExpertServer::on_message(PeerId peer, uint64_t receipt, std::span<const std
   take(peer, receipt, parsed, view);
 }
 
-void ExpertServer::on_device_message(PeerId peer, uint64_t receipt,
-                                     std::span<const std::byte> head,
+void ExpertServer::on_device_message(PeerId peer, uint64_t receipt, std::span<const std::byte> head,
                                      std::span<const std::byte> device_body) {
   FrameView view;
   const Refusal parsed = parse_device_frame(head, device_body, config_.limits, &view);
   take(peer, receipt, parsed, view);
+  if (is_broken(parsed)) {
+    on_peer_lost(peer,
+                 absl::DataLossError(absl::StrCat("the coordinator sent a ", refusal_name(parsed),
+                                                  " frame: ", device_body.size(),
+                                                  " bytes of rows behind ", describe_head(head))));
+  }
 }
 
 void ExpertServer::on_sent(PeerId peer, uint64_t cookie, const absl::Status&) {
@@ -223,7 +254,9 @@ void ExpertServer::on_sent(PeerId peer, uint64_t cookie, const absl::Status&) {
   found = ending_.find(peer);
   if (found == ending_.end()) return;
   found->second->free.push_back(static_cast<int>(cookie));
-  if (static_cast<int>(found->second->free.size()) == pool_frames_) ending_.erase(found);
+  if (static_cast<int>(found->second->free.size()) < pool_frames_) return;
+  retire(std::move(found->second));
+  ending_.erase(found);
 }
 
 void ExpertServer::on_peer_lost(PeerId peer, const absl::Status& why) {
@@ -238,8 +271,12 @@ void ExpertServer::on_loop_failed(const absl::Status& status) {
   while (!coordinators_.empty()) on_peer_lost(coordinators_.begin()->first, status);
 }
 
-// One batch a turn, so that arrivals and departures are seen in between; coordinators take turns.
+// One batch at a time; coordinators take turns.
 absl::Time ExpertServer::on_turn() {
+  if (running_) {
+    const absl::Time look = look_at_batch();
+    if (running_) return look;
+  }
   const auto ready = [&](const auto& entry) {
     return !entry.second->waiting.empty() &&
            static_cast<int>(entry.second->free.size()) >= batch_frames_;
@@ -250,7 +287,7 @@ absl::Time ExpertServer::on_turn() {
   if (next == coordinators_.end()) return absl::InfiniteFuture();
   last_served_ = next->first;
   serve(next->first, *next->second);
-  return absl::InfinitePast();
+  return look_at_batch();
 }
 
 // The oldest frame, with all others of its exchange that are here.
@@ -267,81 +304,56 @@ void ExpertServer::serve(PeerId peer, Coordinator& coordinator) {
   }
   CHECK(taken > 0);
   counters_.frames += taken;
-  if (!batch_->run(*stream_, absl::Now() + config_.batch_timeout).ok()) ++counters_.failed_batches;
+  start_batch(peer, question);
+  for (size_t i = 0; i < taken; ++i) {
+    device_frames_ ? transport_->release_after(waiting[i].receipt, *stream_)
+                   : transport_->release(waiting[i].receipt);
+  }
+  waiting.erase(waiting.begin(), waiting.begin() + taken);
+}
+
+void ExpertServer::start_batch(PeerId peer, const FrameHeader& question) {
+  Running& running = running_.emplace();
+  running.peer = peer;
+  running.question = question;
+  running.deadline = absl::Now() + config_.batch_timeout;
+  running.status = batch_->start(*stream_);
+  if (!running.status.ok() || batch_->slots().empty()) return;
+  (void)batch_done_->take();
+  (void)batch_done_->divert_to(loop_.wake_fd());
+  absl::StatusOr<kernels::Event> done = stream_->record(batch_done_.get());
+  running.status = done.status();
+  if (done.ok()) running.done = *std::move(done);
+}
+
+// Answers if it has ended. Returns when to look again.
+absl::Time ExpertServer::look_at_batch() {
+  if (running_->status.ok()) {
+    const absl::Time now = absl::Now();
+    if (running_->done.ready()) {
+      running_->status = running_->done.wait_until(absl::InfinitePast());
+    } else if (now < running_->deadline) {
+      return std::min(running_->deadline, now + kLookForErrors);
+    } else {
+      running_->status = stream_->synchronize(absl::InfinitePast());  // its memory is lost
+    }
+  }
+  (void)batch_done_->end_divert();
+  const Running ended = *std::exchange(running_, std::nullopt);
+  batch_->finish(ended.status);
+  counters_.failed_batches += !ended.status.ok();
   counters_.terms += batch_->slots().size();
   counters_.declined_terms += batch_->declined().size();
-  for (size_t i = 0; i < taken; ++i) transport_->release(waiting[i].receipt);
-  waiting.erase(waiting.begin(), waiting.begin() + taken);
-  answer(peer, coordinator, question);
+  // A coordinator whose link ended meanwhile gets its rows computed anew by somebody else.
+  if (const auto found = coordinators_.find(ended.peer); found != coordinators_.end())
+    answer(ended.peer, *found->second, ended.question);
+  return absl::InfinitePast();
 }
 
-int ExpertServer::take_buffer(Coordinator& coordinator) {
-  CHECK(!coordinator.free.empty());
-  const int buffer = coordinator.free.back();
-  coordinator.free.pop_back();
-  return buffer;
-}
-
-void ExpertServer::answer(PeerId peer, Coordinator& coordinator, const FrameHeader& question) {
-  const std::span<const uint32_t> slots = batch_->slots(), declined = batch_->declined();
-  const uint32_t most = rows_per_answer_;
-  FrameHeader header = question;
-  header.dtype = geometry_.wire_dtype;
-  header.receiver = coordinator.party;
-  header.sender = coordinator.self;
-  header.frame_count = static_cast<uint32_t>((slots.size() + most - 1) / most + !declined.empty());
-  header.frame_index = 0;
-  transport_->begin_group();
-  for (size_t first = 0; first < slots.size(); first += most, ++header.frame_index) {
-    header.row_count = header.entry_count =
-        static_cast<uint32_t>(std::min<size_t>(most, slots.size() - first));
-    answer_rows(peer, coordinator, first, header);
-  }
-  if (!declined.empty()) decline(peer, coordinator, header);
-  transport_->end_group();
-}
-
-// One frame: header.row_count rows of the batch from `first` on.
-void ExpertServer::answer_rows(PeerId peer, Coordinator& coordinator, size_t first,
-                               const FrameHeader& question) {
-  FrameHeader header = question;
-  header.kind = FrameKind::kAnswer;
-  const int buffer = take_buffer(coordinator);
-  std::byte* frame = coordinator.answers.at(buffer);
-  const size_t bytes = size_t(header.row_count) * geometry_.hidden *
-                       kernels::dtype_bytes(geometry_.wire_dtype);
-  std::memcpy(frame_index(frame), &batch_->slots()[first], header.row_count * sizeof(uint32_t));
-  if (!device_frames_) {
-    std::memcpy(frame_rows(frame, header.kind, header.row_count), batch_->answer_row(first), bytes);
-    return send(peer, coordinator, buffer, {.head = {frame, seal_frame(header, frame)}});
-  }
-  std::byte* rows = coordinator.device_answers.as<std::byte>() + buffer * answer_bytes_each();
-  // A stream that has failed takes no more work: the next batch says so.
-  if (!stream_->copy_on_device(rows, batch_->answer_row(first), bytes).ok()) {
-    coordinator.free.push_back(buffer);
-    return;
-  }
-  send(peer, coordinator, buffer,
-       {.head = {frame, seal_head(header, frame)},
-        .device_body = {rows, bytes},
-        .written_by = stream_.get()});
-}
-
-void ExpertServer::decline(PeerId peer, Coordinator& coordinator, FrameHeader header) {
-  const std::span<const uint32_t> declined = batch_->declined();
-  const int buffer = take_buffer(coordinator);
-  std::byte* frame = coordinator.answers.at(buffer);
-  header.kind = FrameKind::kDecline;
-  header.row_count = 0;
-  header.entry_count = static_cast<uint32_t>(declined.size());
-  std::memcpy(frame_index(frame), declined.data(), declined.size_bytes());
-  send(peer, coordinator, buffer, {.head = {frame, seal_frame(header, frame)}});
-}
-
-void ExpertServer::send(PeerId peer, Coordinator& coordinator, int buffer,
-                        const Message& message) {
-  // A coordinator that has gone needs no answer; its loss is reported by itself.
-  if (!transport_->send(peer, message, buffer).ok()) coordinator.free.push_back(buffer);
+void ExpertServer::end_batch() {
+  if (!running_) return;
+  running_->done.wait_until(running_->deadline).IgnoreError();  // it keeps its error
+  (void)look_at_batch();
 }
 
 }  // namespace brigade::expert_parallel

@@ -1,14 +1,15 @@
 // The worker's side of the data plane: takes dispatch frames, runs the experts, answers. Stateless
 // per layer and per request; everything it keeps belongs to one coordinator's link. Where the
 // transport carries device memory, which must be this device's, rows stay there both ways. Its
-// thread owns
-// the transport, the stream and the batch; the shard may be changed inside call() only.
+// thread owns the transport, the stream and the batch, and does not wait for a device: while a
+// batch runs it goes on with arrivals and departures. The shard may be changed inside call() only.
 #pragma once
 
 #include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "expert_parallel/experts/expert_batch.h"
@@ -52,8 +53,8 @@ class ExpertServer final : public LoopClient {
   absl::Status connect(uint64_t coordinator_id, const std::string& remote_address,
                        absl::Time deadline);
   absl::Status close(uint64_t coordinator_id, absl::Time deadline);
-  // Runs `change` between batches, for loading and unloading experts. It holds up answers
-  // meanwhile.
+  // Runs `change` between batches, for loading and unloading experts: once the batch on the device
+  // has ended. It holds up answers meanwhile.
   absl::Status call(std::function<void()> change, absl::Time deadline);
 
   // Any thread.
@@ -81,13 +82,25 @@ class ExpertServer final : public LoopClient {
     std::vector<int> free;
     std::vector<Held> waiting;  // oldest first; at most `window`
   };
+  // The batch on the device.
+  struct Running {
+    PeerId peer = 0;
+    FrameHeader question;
+    absl::Time deadline;
+    absl::Status status;  // of its start
+    kernels::Event done;  // ready where the start has done it all
+  };
   ExpertServer(std::unique_ptr<Transport> transport, std::unique_ptr<kernels::Stream> stream,
                std::unique_ptr<ExpertBatch> batch, const ExpertGeometry& geometry,
                const ExpertServerConfig& config, CoordinatorLost on_lost);
   Refusal check(const Coordinator& from, const FrameView& view) const;
   void take(PeerId peer, uint64_t receipt, Refusal parsed, const FrameView& view);
   absl::Status plan_answers(Coordinator& link);
+  void refuse_pairing(PeerId peer, Refusal parsed, std::span<const std::byte> head);
   void serve(PeerId peer, Coordinator& coordinator);
+  void start_batch(PeerId peer, const FrameHeader& question);
+  absl::Time look_at_batch();
+  void end_batch();
   void answer(PeerId peer, Coordinator& coordinator, const FrameHeader& question);
   void answer_rows(PeerId peer, Coordinator& coordinator, size_t first, const FrameHeader& header);
   void decline(PeerId peer, Coordinator& coordinator, FrameHeader header);
@@ -95,10 +108,12 @@ class ExpertServer final : public LoopClient {
   int take_buffer(Coordinator& coordinator);
   size_t answer_bytes_each() const;
   void drop(PeerId peer);
+  void retire(std::unique_ptr<Coordinator> coordinator);
   PeerId peer_of(uint64_t coordinator_id) const;
 
   const std::unique_ptr<Transport> transport_;
   const bool device_frames_;
+  std::unique_ptr<kernels::Waker> batch_done_ = std::make_unique<kernels::Waker>();
   const std::unique_ptr<kernels::Stream> stream_;
   const std::unique_ptr<ExpertBatch> batch_;
   const ExpertGeometry geometry_;
@@ -110,6 +125,8 @@ class ExpertServer final : public LoopClient {
   std::map<PeerId, std::unique_ptr<Coordinator>> coordinators_;
   // Answer buffers of links that ended, until the transport has given them back.
   std::map<PeerId, std::unique_ptr<Coordinator>> ending_;
+  std::vector<kernels::Buffer> spare_answers_;  // freeing one would wait for the whole GPU
+  std::optional<Running> running_;
   PeerId last_served_ = 0;
   RefusalCounts refusals_;
   ExpertServerCounters counters_;

@@ -25,6 +25,7 @@ class BoundedQueue {
   }
   // The i-th from the front.
   T& operator[](size_t i) { return slots_[(first_ + i) % slots_.size()]; }
+  const T& operator[](size_t i) const { return slots_[(first_ + i) % slots_.size()]; }
   void push(T value) {
     CHECK(!full());
     slots_[(first_ + size_++) % slots_.size()] = std::move(value);

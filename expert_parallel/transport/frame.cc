@@ -7,6 +7,7 @@
 
 #include <bit>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/core/check.h"
 
 namespace brigade::expert_parallel {
@@ -260,6 +261,14 @@ Refusal parse_frame(std::span<const std::byte> bytes, const FrameLimits& limits,
 Refusal parse_device_frame(std::span<const std::byte> head, std::span<const std::byte> device_rows,
                            const FrameLimits& limits, FrameView* view) {
   return parse(head, device_rows, kRowsApart, limits, view);
+}
+
+std::string describe_head(std::span<const std::byte> head) {
+  WireHeader wire;
+  if (head.size() < sizeof(wire)) return absl::StrCat("a head of ", head.size(), " bytes");
+  std::memcpy(&wire, head.data(), sizeof(wire));
+  return absl::StrCat("a head of step ", wire.step, ", microbatch ", wire.microbatch, ", layer ",
+                      wire.layer, ": ", wire.row_count, " rows, ", wire.entry_count, " entries");
 }
 
 Refusal check_parties(const FrameHeader& header, const Session& session, const Party& self,

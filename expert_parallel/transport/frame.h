@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <string>
 
 #include "kernels/core/dtype.h"
 
@@ -137,6 +138,13 @@ size_t seal_head(const FrameHeader& header, std::byte* head);
 Refusal parse_frame(std::span<const std::byte> bytes, const FrameLimits& limits, FrameView* view);
 Refusal parse_device_frame(std::span<const std::byte> head, std::span<const std::byte> device_rows,
                            const FrameLimits& limits, FrameView* view);
+
+// Where a head and its rows do not fit or were changed, the order of both is in doubt.
+inline bool is_broken(Refusal refusal) {
+  return refusal == Refusal::kMalformed || refusal == Refusal::kDamaged;
+}
+// "a head of step 7, microbatch 0, layer 3: 5 rows, 7 entries", unchecked, for messages.
+std::string describe_head(std::span<const std::byte> head);
 
 // Whether a frame belongs to this session, was meant for `self` and comes from `peer`.
 Refusal check_parties(const FrameHeader& header, const Session& session, const Party& self,

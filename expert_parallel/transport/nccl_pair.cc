@@ -2,22 +2,36 @@
 
 #include <cstring>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "kernels/core/check.h"
 #include "kernels/core/status.h"
+#include "kernels/cuda/cuda_status.h"
 
 namespace brigade::expert_parallel {
 namespace {
+
+using kernels::cuda::cuda_status;
 
 constexpr absl::Duration kLook = absl::Microseconds(500);
 // For a stream to run dry once its communicator is gone.
 constexpr absl::Duration kLastWork = absl::Seconds(60);
 
-absl::Status cuda_error(cudaError_t error, const char* call) {
-  if (error == cudaSuccess) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(call, ": ", cudaGetErrorString(error)));
+void keep_for_ever(std::shared_ptr<NcclPair> pair) {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<NcclPair>>;
+  std::lock_guard<std::mutex> lock(mutex);
+  kept->push_back(std::move(pair));
+}
+
+// Of a query: OK also while work is under way, which CUDA notes as the thread's last error.
+absl::Status stream_error(cudaError_t queried) {
+  if (queried != cudaErrorNotReady) return cuda_status(queried, "cudaStreamQuery");
+  cudaGetLastError();
+  return absl::OkStatus();
 }
 
 bool begun(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
@@ -34,9 +48,15 @@ absl::Status nccl_error(ncclResult_t result, const char* call, ncclComm_t comm) 
 absl::StatusOr<std::shared_ptr<NcclPair>> NcclPair::create(int ordinal,
                                                            std::shared_ptr<EventFd> changed) {
   auto pair = std::shared_ptr<NcclPair>(new NcclPair(ordinal, std::move(changed)));
+  // Before all other work: a transfer for which a peer waits must not stand behind the blocks of a
+  // long kernel, nor share a hardware queue with it.
+  int least = 0, greatest = 0;
+  RETURN_IF_ERROR(cuda_status(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+                              "cudaDeviceGetStreamPriorityRange"));
   for (End& end : pair->ends_) {
-    RETURN_IF_ERROR(cuda_error(cudaStreamCreateWithFlags(&end.stream, cudaStreamNonBlocking),
-                               "cudaStreamCreateWithFlags"));
+    RETURN_IF_ERROR(
+        cuda_status(cudaStreamCreateWithPriority(&end.stream, cudaStreamNonBlocking, greatest),
+                    "cudaStreamCreateWithPriority", greatest));
   }
   return pair;
 }
@@ -98,18 +118,22 @@ void NcclPair::run_end() {
   }
   const absl::Time deadline = absl::Now() + kLastWork;
   for (const Way way : {Way::kOut, Way::kIn}) {
-    if (absl::IsDeadlineExceeded(await_idle(way, deadline))) return;  // for ever: see the header
+    const absl::Status idle = await_idle(way, deadline);
+    if (absl::IsDeadlineExceeded(idle)) return;  // for ever: see the header
+    // Of a GPU that has failed CUDA does not say whether it is in the middle of a last tick().
+    if (!idle.ok()) keep_for_ever(shared_from_this());
   }
   set(State::kEnded);
 }
 
 absl::Status NcclPair::make_communicators(const Join& join) {
-  RETURN_IF_ERROR(cuda_error(cudaSetDevice(ordinal_), "cudaSetDevice"));
+  RETURN_IF_ERROR(cuda_status(cudaSetDevice(ordinal_), "cudaSetDevice"));
   for (int i = 0; i < 2; ++i) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.minCTAs = 1;
     config.maxCTAs = join.blocks;
+    config.cgaClusterSize = 0;  // each block starts on the first multiprocessor with room
     ncclUniqueId id;
     static_assert(sizeof(id.internal) == sizeof(NcclId));
     std::memcpy(id.internal, join.ids[i].data(), sizeof(id.internal));
@@ -155,7 +179,7 @@ absl::Status NcclPair::await(ncclComm_t comm, const char* what, absl::Time deadl
 absl::Status NcclPair::await_idle(Way way, absl::Time deadline) const {
   while (true) {
     const cudaError_t state = cudaStreamQuery(stream(way));
-    if (state != cudaErrorNotReady) return cuda_error(state, "cudaStreamQuery");
+    if (state != cudaErrorNotReady) return cuda_status(state, "cudaStreamQuery");
     if (leave_ && state_ == State::kJoining) return absl::CancelledError("the link was closed");
     if (absl::Now() >= deadline)
       return absl::DeadlineExceededError("a transfer of NCCL did not end in time");
@@ -163,23 +187,27 @@ absl::Status NcclPair::await_idle(Way way, absl::Time deadline) const {
   }
 }
 
-absl::Status NcclPair::async_error(Way way, bool* in_progress) const {
+absl::Status NcclPair::nccl_state(Way way, bool* in_progress) const {
   ncclResult_t state = ncclSuccess;
   const ncclResult_t asked = ncclCommGetAsyncError(comm(way), &state);
   *in_progress = asked == ncclSuccess && state == ncclInProgress;
   if (asked != ncclSuccess) return nccl_error(asked, "ncclCommGetAsyncError", comm(way));
   if (state != ncclSuccess && state != ncclInProgress)
     return nccl_error(state, "a transfer of NCCL", comm(way));
-  // A fault of the GPU: nothing behind it on the stream will be told of.
-  const cudaError_t stream_state = cudaStreamQuery(stream(way));
-  return stream_state == cudaErrorNotReady ? absl::OkStatus()
-                                           : cuda_error(stream_state, "cudaStreamQuery");
+  return absl::OkStatus();
+}
+
+absl::Status NcclPair::health(Way way) const {
+  bool in_progress;
+  RETURN_IF_ERROR(nccl_state(way, &in_progress));
+  // Behind a fault of the GPU nothing on the stream will be told of.
+  return stream_error(cudaStreamQuery(stream(way)));
 }
 
 absl::Status NcclPair::mark(Way way) {
   End& mine = end(way);
   RETURN_IF_ERROR(
-      cuda_error(cudaLaunchHostFunc(mine.stream, &tick, &mine.clock), "cudaLaunchHostFunc"));
+      cuda_status(cudaLaunchHostFunc(mine.stream, &tick, &mine.clock), "cudaLaunchHostFunc"));
   ++mine.marks;
   return absl::OkStatus();
 }

@@ -59,7 +59,9 @@ class NcclPair : public std::enable_shared_from_this<NcclPair> {
   ncclComm_t comm(Way way) const { return end(way).comm; }
   cudaStream_t stream(Way way) const { return end(way).stream; }
   // OK, or what NCCL found since it was last asked. `in_progress`: a launch has not ended.
-  absl::Status async_error(Way way, bool* in_progress) const;
+  absl::Status nccl_state(Way way, bool* in_progress) const;
+  // The same, or a fault of the GPU.
+  absl::Status health(Way way) const;
   // Marks: the number that the next mark() of this direction will have; a mark after all that is on
   // the stream; how many have passed.
   uint64_t next_mark(Way way) const { return end(way).marks + 1; }

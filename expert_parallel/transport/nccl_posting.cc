@@ -2,15 +2,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "expert_parallel/transport/nccl_transport.h"
+#include "kernels/cuda/cuda_status.h"
 
 namespace brigade::expert_parallel {
+
+using kernels::cuda::cuda_status;
 
 // A group may still be launching when ncclGroupEnd() returns. Until then none of its communicators
 // may be used, and a mark on its streams would be in front of its transfers.
 bool NcclTransport::end_launch() {
   for (const Launch& launch : launches_) {
     bool launching = false;
-    if (launch.pair->ready()) (void)launch.pair->async_error(launch.way, &launching);
+    if (launch.pair->ready()) (void)launch.pair->nccl_state(launch.way, &launching);
     if (launching) return false;
   }
   in_group_ = false;
@@ -28,13 +31,15 @@ bool NcclTransport::end_launch() {
 // no communicator may end inside a group.
 bool NcclTransport::post(absl::Time now) {
   if (in_group_ && !end_launch()) return false;
+  bool failed = false;
   for (const PeerId peer : peers_) {
     Link* link = open(peer);
     if (link == nullptr || !usable(*link) || !link->pair->ready()) continue;
-    post_receives(peer, *link, now);
-    post_sends(peer, *link, now);
+    if (may_post(*link)) post_receives(peer, *link, now);
+    if (link->failed.ok()) post_sends(peer, *link, now);
+    failed |= !link->failed.ok();
   }
-  if (launches_.empty()) return false;
+  if (launches_.empty()) return failed;
   const ncclResult_t ended = ncclGroupEnd();
   in_group_ = true;
   group_begun_ = now;
@@ -50,6 +55,16 @@ bool NcclTransport::post(absl::Time now) {
   return true;
 }
 
+// NCCL fails all of a group when one of its communicators has failed, as a loss on the network
+// makes it do at any moment: asked just before, so that the moment is short.
+bool NcclTransport::may_post(Link& link) const {
+  for (const Way way : {Way::kOut, Way::kIn}) {
+    bool launching;
+    if (link.failed.ok()) link.failed = link.pair->nccl_state(way, &launching);
+  }
+  return link.failed.ok();
+}
+
 void NcclTransport::add_launch(PeerId peer, const Link& link, Way way) {
   if (launches_.empty()) ncclGroupStart();
   const bool known =
@@ -62,7 +77,11 @@ void NcclTransport::post_receives(PeerId peer, Link& link, absl::Time now) {
   for (size_t i = 0; i < link.arrivals.size() && link.failed.ok(); ++i) {
     Arrival& arrival = link.arrivals[i];
     if (arrival.body_bytes == 0 || arrival.transfer.mark != 0) continue;
-    if (link.was_read[arrival.buffer]) cudaStreamWaitEvent(stream, link.read[arrival.buffer], 0);
+    if (link.was_read[arrival.buffer]) {
+      link.failed = cuda_status(cudaStreamWaitEvent(stream, link.read[arrival.buffer], 0),
+                                "cudaStreamWaitEvent", "the last reader of a buffer");
+      if (!link.failed.ok()) return;
+    }
     add_launch(peer, link, Way::kIn);
     const ncclResult_t posted =
         ncclRecv(link.block.as<std::byte>() + arrival.buffer * options_.transport.max_message_bytes,
@@ -83,8 +102,12 @@ void NcclTransport::post_sends(PeerId peer, Link& link, absl::Time now) {
     Send& send = link.sends[i];
     if (!send.head_ended || !send.head_status.ok()) return;
     if (send.body.empty() || send.transfer.mark != 0) continue;
-    if (send.written_by_stream)
-      cudaStreamWaitEvent(stream, link.written[(first + i) % link.written.size()], 0);
+    if (send.written_by_stream) {
+      link.failed = cuda_status(
+          cudaStreamWaitEvent(stream, link.written[(first + i) % link.written.size()], 0),
+          "cudaStreamWaitEvent", "the writer of a body");
+      if (!link.failed.ok()) return;
+    }
     add_launch(peer, link, Way::kOut);
     const ncclResult_t posted =
         ncclSend(send.body.data(), send.body.size(), ncclInt8, options_.makes_ids ? 1 : 0,
@@ -107,8 +130,7 @@ bool NcclTransport::deliver(PeerId peer) {
       break;
     }
     if (arrival.body_bytes > 0) {
-      bool launching;
-      const absl::Status status = link->pair->async_error(Way::kIn, &launching);
+      const absl::Status status = link->pair->health(Way::kIn);
       if (!status.ok()) {
         lose(peer, status);
         return true;
@@ -136,8 +158,10 @@ bool NcclTransport::complete(PeerId peer) {
     const Send& send = link->sends.front();
     if (!send.head_ended) break;
     const uint64_t mark = send.transfer.mark;
-    const bool passed = send.body.empty() || !send.head_status.ok() ||
-                        (mark != 0 && link->pair->ready() && link->pair->passed(Way::kOut) >= mark);
+    const bool goes = !send.body.empty() && send.head_status.ok();
+    const bool passed =
+        goes ? mark != 0 && link->pair->ready() && link->pair->passed(Way::kOut) >= mark
+             : !still_written(*link, 0);
     if (!passed) break;
     const Send done = link->sends.pop();
     moved = true;

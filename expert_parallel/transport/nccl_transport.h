@@ -15,6 +15,7 @@
 #include "expert_parallel/transport/bounded_queue.h"
 #include "expert_parallel/transport/nccl_module.h"
 #include "expert_parallel/transport/nccl_pair.h"
+#include "expert_parallel/transport/nccl_trailer.h"
 
 namespace brigade::expert_parallel {
 
@@ -48,10 +49,6 @@ class NcclTransport final : public Transport, public TransportListener {
   void on_peer_lost(PeerId peer, const absl::Status& why) override;
 
  private:
-  struct Trailer {
-    uint64_t number;  // of the message on its link, from 0
-    uint64_t body_bytes;
-  };
   // A body under way, posted or not yet.
   struct Transfer {
     uint64_t mark = 0;  // of the pair, behind it; 0: not posted
@@ -82,10 +79,10 @@ class NcclTransport final : public Transport, public TransportListener {
     NcclAddress address;
     kernels::Buffer block;  // window buffers of max_message_bytes, then the pair's scratch
     std::vector<int> free;
-    std::vector<cudaEvent_t> read;     // by buffer: its last reader is done
-    std::vector<char> was_read;        // by buffer: the event counts
-    std::vector<cudaEvent_t> written;  // by place of a send in the queue
-    std::vector<Trailer> trailers;     // as above
+    std::vector<cudaEvent_t> read;      // by buffer: its last reader is done
+    std::vector<char> was_read;         // by buffer: the event counts
+    std::vector<cudaEvent_t> written;   // by place of a send in the queue
+    std::vector<NcclTrailer> trailers;  // as above
     BoundedQueue<Send> sends;
     BoundedQueue<Arrival> arrivals;
     uint64_t next_send = 0, next_arrival = 0;
@@ -101,21 +98,26 @@ class NcclTransport final : public Transport, public TransportListener {
 
   NcclTransport(std::unique_ptr<Transport> host, kernels::CudaDevice& device,
                 const NcclOptions& options);
-  absl::Status plan(Link& link);
   Link* open(PeerId peer);
   void take_peers();
-  bool held_release(uint64_t receipt, kernels::Stream* reader);
   bool look_after(PeerId peer, absl::Time now);
   absl::Status health(Link& link, absl::Time now);
+  bool any_under_way() const;
+  static bool usable(const Link& link) { return !link.lost && link.failed.ok(); }
+  // nccl_links.cc
+  absl::Status plan(Link& link);
   void lose(PeerId peer, const absl::Status& why);
   void end_pair(Link& link, absl::Time now);
+  bool still_written(const Link& link, size_t send) const;
+  bool still_used(const Link& link) const;
   bool bury(PeerId peer);
   void free_link(Link& link);
-  static bool usable(const Link& link) { return !link.lost && link.failed.ok(); }
-  bool any_under_way() const;
+  // nccl_heads.cc
+  bool held_release(uint64_t receipt, kernels::Stream* reader);
   // nccl_posting.cc
   bool end_launch();
   bool post(absl::Time now);
+  bool may_post(Link& link) const;
   void post_receives(PeerId peer, Link& link, absl::Time now);
   void post_sends(PeerId peer, Link& link, absl::Time now);
   void add_launch(PeerId peer, const Link& link, Way way);

@@ -42,9 +42,10 @@ class TransportLoop {
   // waker alone.
   void stop();
   void wake() { woken_.signal(); }
+  int wake_fd() const { return woken_.fd(); }  // an eventfd; writing to it is a wake
   // Runs a task on the progress thread (or a restless guest) and waits for its end; on the caller's
-  // thread while the loop does not run. For the control plane (links, experts), never per step. DEADLINE_EXCEEDED: it has
-  // not begun and never will. RESOURCE_EXHAUSTED: too many callers.
+  // thread while the loop does not run. For the control plane (links, experts), never per step.
+  // DEADLINE_EXCEEDED: it has not begun and never will. RESOURCE_EXHAUSTED: too many callers.
   absl::Status call(std::function<void()> task, absl::Time deadline);
 
   // Guest. A turn now; left to the progress thread if that is in the middle of one.

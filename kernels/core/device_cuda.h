@@ -25,12 +25,18 @@ class CudaDevice : public Device {
   virtual const CudaOps& ops() const = 0;
   virtual int ordinal() const = 0;
   virtual CudaMath math() const { return CudaMath::kIdentical; }
+  // Something runs on the GPU that will not end: from now on memory is not freed, which would wait.
+  virtual void work_is_lost() {}
 };
 
 class CudaStream : public Stream {
  public:
   virtual const CudaOps& ops() const = 0;
   virtual void* native() const = 0;  // cudaStream_t
+  // Records a cudaEvent_t of the caller's, also while another thread records a graph of this
+  // stream: waits until that has ended, else the event would become part of the graph. Returns a
+  // cudaError_t.
+  virtual int record_for(void* event) = 0;
 };
 
 struct CudaDeviceInfo {

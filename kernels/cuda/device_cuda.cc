@@ -17,7 +17,7 @@
 namespace brigade::kernels::cuda {
 namespace {
 
-class DeviceImpl final : public CudaDevice, private LostWork {
+class DeviceImpl final : public CudaDevice {
  public:
   DeviceImpl(CudaDeviceInfo info, CudaMath math) : info_(std::move(info)), math_(math) {}
 
@@ -32,6 +32,7 @@ class DeviceImpl final : public CudaDevice, private LostWork {
   bool has_graphs() const override { return true; }
   size_t bytes_in_use() const override { return bytes_in_use_; }
   bool keeps_bits() const override { return math_ == CudaMath::kIdentical; }
+  void work_is_lost() override { lost_ = true; }
 
   size_t free_bytes() const override {
     size_t available = 0, total = 0;
@@ -71,7 +72,7 @@ class DeviceImpl final : public CudaDevice, private LostWork {
 
   absl::StatusOr<std::unique_ptr<Stream>> create_stream() override {
     RETURN_IF_ERROR(make_current());
-    return StreamImpl::create(*this, *this, math_ == CudaMath::kFast);
+    return StreamImpl::create(*this, math_ == CudaMath::kFast);
   }
 
   absl::Status make_current() const {
@@ -79,8 +80,6 @@ class DeviceImpl final : public CudaDevice, private LostWork {
   }
 
  private:
-  void work_is_lost() override { lost_ = true; }
-
   absl::Status no_room(cudaError_t error, size_t bytes) const {
     const absl::Status failed = cuda_status(error, "cudaMalloc", bytes);
     if (error != cudaErrorMemoryAllocation) return failed;

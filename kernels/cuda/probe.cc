@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdlib>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -41,7 +42,13 @@ absl::Status no_gpu(cudaError_t error) {
       ": ", cudaGetErrorString(error), kUseCpu));
 }
 
+// Streams share the queues in which the hardware takes work. With CUDA's default of 8, work may
+// wait behind a transfer of another stream that itself waits for a peer. Read once, when CUDA
+// starts.
+void ask_for_queues() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0); }
+
 absl::StatusOr<std::vector<CudaDeviceInfo>> probe() {
+  ask_for_queues();
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) return no_gpu(error);

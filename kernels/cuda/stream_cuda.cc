@@ -33,24 +33,19 @@ class Recording {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Stream>> StreamImpl::create(CudaDevice& device, LostWork& lost,
-                                                           bool fast) {
+absl::StatusOr<std::unique_ptr<Stream>> StreamImpl::create(CudaDevice& device, bool fast) {
   cudaStream_t stream = nullptr;
   RETURN_IF_ERROR(cuda_status(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
                               "cudaStreamCreateWithFlags", "GPU ", device.ordinal()));
-  std::unique_ptr<StreamImpl> created(new StreamImpl(device, lost, stream));
+  std::unique_ptr<StreamImpl> created(new StreamImpl(device, stream));
   if (fast) {
     ASSIGN_OR_RETURN(created->fast_math_, FastMath::create(device, stream));
   }
   return created;
 }
 
-StreamImpl::StreamImpl(CudaDevice& device, LostWork& lost, cudaStream_t stream)
-    : device_(device),
-      lost_(lost),
-      stream_(stream),
-      error_(std::make_shared<StickyError>()),
-      events_(error_) {}
+StreamImpl::StreamImpl(CudaDevice& device, cudaStream_t stream)
+    : device_(device), stream_(stream), error_(std::make_shared<StickyError>()), events_(error_) {}
 
 StreamImpl::~StreamImpl() {
   if (capturing_) end_capture().IgnoreError();
@@ -64,6 +59,12 @@ StreamImpl::~StreamImpl() {
 void* StreamImpl::native() const {
   cudaSetDevice(device_.ordinal());  // cheap when it is current; an error shows at the launch
   return stream_;
+}
+
+int StreamImpl::record_for(void* event) {
+  std::lock_guard<std::mutex> lock(recording_mutex_);
+  cudaSetDevice(device_.ordinal());
+  return cudaEventRecord(static_cast<cudaEvent_t>(event), stream_);
 }
 
 absl::Status StreamImpl::usable() const {
@@ -108,28 +109,32 @@ absl::StatusOr<Event> StreamImpl::record(Waker* waker) {
 absl::Status StreamImpl::synchronize(absl::Time deadline) {
   ASSIGN_OR_RETURN(const Event event, record(nullptr));
   absl::Status waited = event.wait_until(deadline);
-  if (absl::IsDeadlineExceeded(waited)) lost_.work_is_lost();
+  if (absl::IsDeadlineExceeded(waited)) device_.work_is_lost();
   return waited;
 }
 
 absl::Status StreamImpl::begin_capture() {
   RETURN_IF_ERROR(usable());
   if (capturing_) return absl::FailedPreconditionError("begin_capture() twice on a stream");
+  std::unique_lock<std::mutex> lock(recording_mutex_);
   RETURN_IF_ERROR(
       error_->keep(cuda_status(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
                                "cudaStreamBeginCapture", "thread local")));
   capturing_ = true;
+  recording_lock_ = std::move(lock);
   return absl::OkStatus();
 }
 
+// Ends it also after an error: a thread that records may not allocate.
 absl::StatusOr<Graph> StreamImpl::end_capture() {
   if (!std::exchange(capturing_, false)) {
     return absl::FailedPreconditionError("end_capture() on a stream that captures no graph");
   }
-  RETURN_IF_ERROR(usable());
+  const std::unique_lock<std::mutex> lock = std::move(recording_lock_);
   Recording recording;
-  RETURN_IF_ERROR(error_->keep(
-      cuda_status(cudaStreamEndCapture(stream_, &recording.graph), "cudaStreamEndCapture")));
+  const cudaError_t ended = cudaStreamEndCapture(stream_, &recording.graph);
+  RETURN_IF_ERROR(usable());
+  RETURN_IF_ERROR(error_->keep(cuda_status(ended, "cudaStreamEndCapture")));
   cudaGraphExec_t graph = nullptr;
   RETURN_IF_ERROR(error_->keep(
       cuda_status(cudaGraphInstantiate(&graph, recording.graph, 0), "cudaGraphInstantiate")));

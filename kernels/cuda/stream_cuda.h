@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <mutex>
 
 #include "absl/status/statusor.h"
 #include "kernels/core/device_cuda.h"
@@ -13,20 +14,12 @@
 
 namespace brigade::kernels::cuda {
 
-// Told when work on the GPU did not end in time: its memory is then left alone.
-class LostWork {
- public:
-  virtual ~LostWork() = default;
-  virtual void work_is_lost() = 0;
-};
-
 class FastMath;
 
 class StreamImpl final : public CudaStream {
  public:
-  // `device` and `lost` outlive the stream; `device` was made current. `fast`: with a FastMath.
-  static absl::StatusOr<std::unique_ptr<Stream>> create(CudaDevice& device, LostWork& lost,
-                                                        bool fast);
+  // `device` outlives the stream and was made current. `fast`: with a FastMath.
+  static absl::StatusOr<std::unique_ptr<Stream>> create(CudaDevice& device, bool fast);
   // Waits a while for work that is still enqueued.
   ~StreamImpl() override;
 
@@ -34,6 +27,7 @@ class StreamImpl final : public CudaStream {
   const CudaOps& ops() const override { return device_.ops(); }
   // The cudaStream_t. Makes its GPU the calling thread's current one: launches need that.
   void* native() const override;
+  int record_for(void* event) override;
   FastMath* fast_math() const { return fast_math_.get(); }  // null: mode identical
 
   absl::Status copy_to_device(void* device_to, const void* host_from, size_t bytes) override;
@@ -48,17 +42,18 @@ class StreamImpl final : public CudaStream {
   absl::Status launch(const Graph& graph) override;
 
  private:
-  StreamImpl(CudaDevice& device, LostWork& lost, cudaStream_t stream);
+  StreamImpl(CudaDevice& device, cudaStream_t stream);
   absl::Status copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, const char* way);
   absl::Status usable() const;
 
   CudaDevice& device_;
-  LostWork& lost_;
   const cudaStream_t stream_;
   const std::shared_ptr<StickyError> error_;
   StreamEvents events_;
   std::unique_ptr<FastMath> fast_math_;
   bool capturing_ = false;
+  std::mutex recording_mutex_;  // held while the stream records a graph
+  std::unique_lock<std::mutex> recording_lock_;
 };
 
 }  // namespace brigade::kernels::cuda

@@ -62,18 +62,22 @@ struct StreamEvents::Point final : Event::State {
   ~Point() override { pool->give_back(event); }
 
   bool ready() override {
-    std::lock_guard<std::mutex> lock(mutex);
-    return passed || look_for_error();
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (passed) return true;
+    }
+    return look_for_error();
   }
 
   absl::Status wait_until(absl::Time deadline) override {
-    std::unique_lock<std::mutex> lock(mutex);
-    while (!passed && !look_for_error()) {
+    while (!ready()) {
+      std::unique_lock<std::mutex> lock(mutex);
       const absl::Time now = absl::Now();
-      if (now >= deadline) {
+      if (!passed && now >= deadline) {
         return absl::DeadlineExceededError("an event of a CUDA stream was not reached in time");
       }
-      changed.wait_until(lock, absl::ToChronoTime(std::min(deadline, now + kLookForErrors)));
+      changed.wait_until(lock, absl::ToChronoTime(std::min(deadline, now + kLookForErrors)),
+                         [this] { return passed; });
     }
     return error->get();
   }
@@ -85,12 +89,18 @@ struct StreamEvents::Point final : Event::State {
     if (waker != nullptr) std::exchange(waker, nullptr)->wake();
   }
 
-  // Under the lock. After an error on the GPU the host call is not made: the point counts as passed
-  // and its waker is let go.
+  // After an error on the GPU the host call is not made: the point counts as passed and its waker
+  // is let go. Not under the lock: CUDA's thread takes it in pass(), and a call of CUDA may have to
+  // wait for that thread.
   bool look_for_error() {
     const cudaError_t found = cudaEventQuery(event);
-    if (found == cudaSuccess || found == cudaErrorNotReady) return false;
+    if (found == cudaSuccess) return false;
+    if (found == cudaErrorNotReady) {
+      cudaGetLastError();  // where it was noted, for whoever asks next
+      return false;
+    }
     error->keep(cuda_status(found, "cudaEventQuery", "work of the stream")).IgnoreError();
+    std::lock_guard<std::mutex> lock(mutex);
     passed = true;
     waker = nullptr;
     return true;
@@ -113,8 +123,8 @@ struct StreamEvents::HostCall {
 StreamEvents::StreamEvents(std::shared_ptr<StickyError> error)
     : error_(std::move(error)), pool_(std::make_shared<EventPool>()) {}
 
-// A call that was not made may still be: the stream was given up with work on it, or it faulted. Such
-// calls are kept until the process ends.
+// A call that was not made may still be: the stream was given up with work on it, or it faulted.
+// Such calls are kept until the process ends.
 StreamEvents::~StreamEvents() {
   static std::mutex mutex;
   static auto* const kept = new std::vector<std::unique_ptr<HostCall>>;

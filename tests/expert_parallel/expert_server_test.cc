@@ -1,11 +1,17 @@
 // A worker's side of the data plane, asked by hand: it answers its coordinator and nobody else.
 #include "expert_parallel/experts/expert_server.h"
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <future>
+#include <thread>
+#include <utility>
 
 #include "absl/time/clock.h"
 #include "expert_parallel/transport/loopback_transport.h"
 #include "gtest/gtest.h"
+#include "kernels/core/device_cpu_async.h"
 #include "tests/support/transport_node.h"
 
 namespace brigade::tests {
@@ -20,7 +26,7 @@ constexpr Party kCoordinatorParty = {-1, 70}, kWorkerParty = {3, 900};
 class ExpertServerTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    device_ = *kernels::Device::create(kernels::DeviceKind::kCpu, 1);
+    device_ = make_device();
     shard_ = *ExpertShard::create(
         *device_, {.moe_layers = 2, .experts = 4, .top_k = 2, .hidden = 16, .ffn = 8});
     auto upload = *kernels::StagedUpload::create(*device_);
@@ -30,11 +36,17 @@ class ExpertServerTest : public ::testing::Test {
           shard_->load(*upload, 1, expert, {matrix.data(), matrix.data(), matrix.data()}).ok());
     }
     server_ = *ExpertServer::create(make_loopback_transport(hub_), *device_, *shard_,
-                                    {.limits = kLimits}, nullptr);
+                                    {.limits = kLimits, .batch_timeout = batch_timeout_}, nullptr);
     server_->start();
+    link(kWorkerParty);
+  }
+  virtual std::unique_ptr<kernels::Device> make_device() {
+    return *kernels::Device::create(kernels::DeviceKind::kCpu, 1);
+  }
+  void link(const Party& worker) {
     const absl::Time soon = absl::Now() + absl::Seconds(10);
     link_ = *node_.transport().open_link();
-    const std::string there = *server_->open(kSession, kCoordinatorParty, kWorkerParty, soon);
+    const std::string there = *server_->open(kSession, kCoordinatorParty, worker, soon);
     ASSERT_TRUE(node_.transport().connect(link_, there).ok());
     ASSERT_TRUE(
         server_->connect(kSession.coordinator_id, *node_.transport().address(link_), soon).ok());
@@ -72,6 +84,7 @@ class ExpertServerTest : public ::testing::Test {
     return server_->refusals().of(reason) == count;
   }
 
+  absl::Duration batch_timeout_ = absl::Seconds(30);
   std::shared_ptr<LoopbackHub> hub_ = make_loopback_hub();
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<ExpertShard> shard_;
@@ -143,6 +156,108 @@ TEST_F(ExpertServerTest, ANewLinkOfTheSameCoordinatorEndsTheOldOne) {
   EXPECT_TRUE(server_->close(kSession.coordinator_id, soon).ok());
   server_->stop();
   server_->stop();
+}
+
+// The test device, of which the stream made last can be held.
+class HeldDevice : public kernels::Device {
+ public:
+  kernels::DeviceKind kind() const override { return inner_->kind(); }
+  std::string name() const override { return inner_->name(); }
+  int num_threads() const override { return 1; }
+  absl::StatusOr<void*> allocate(size_t bytes) override { return inner_->allocate(bytes); }
+  void free(void* data, size_t bytes) override { inner_->free(data, bytes); }
+  size_t bytes_in_use() const override { return inner_->bytes_in_use(); }
+  absl::StatusOr<std::unique_ptr<kernels::Stream>> create_stream() override {
+    auto stream = inner_->create_stream();
+    last_ = static_cast<kernels::CpuAsyncStream*>(stream->get());
+    return stream;
+  }
+  void hold(std::shared_future<void> until) {
+    ASSERT_TRUE(last_
+                    ->enqueue([until](kernels::ThreadPool&) {
+                      until.wait_for(std::chrono::seconds(60));
+                      return absl::OkStatus();
+                    })
+                    .ok());
+  }
+
+ private:
+  std::unique_ptr<kernels::Device> inner_ =
+      *kernels::Device::create(kernels::DeviceKind::kCpuAsync, 1);
+  kernels::CpuAsyncStream* last_ = nullptr;
+};
+
+// The device is in the middle of a batch until let_go().
+class BusyExpertServerTest : public ExpertServerTest {
+ protected:
+  void TearDown() override { let_go(); }
+  std::unique_ptr<kernels::Device> make_device() override { return std::make_unique<HeldDevice>(); }
+  void send_and_hold() {
+    static_cast<HeldDevice&>(*device_).hold(gate_.get_future().share());
+    held_ = true;
+    send(frame(header()));
+    const absl::Time deadline = absl::Now() + absl::Seconds(10);
+    while (server_->counters().frames == 0 && absl::Now() < deadline)
+      absl::SleepFor(absl::Milliseconds(1));
+    ASSERT_EQ(server_->counters().frames, 1u);
+  }
+  void let_go() {
+    if (std::exchange(held_, false)) gate_.set_value();
+  }
+  std::promise<void> gate_;
+  bool held_ = false;
+};
+
+TEST_F(BusyExpertServerTest, ServesItsLinksWhileABatchRuns) {
+  send_and_hold();
+  send("no frame");
+  EXPECT_TRUE(refused(Refusal::kMalformed, 1)) << "the server waits for its device";
+  EXPECT_TRUE(node_.received.empty());
+  let_go();
+  EXPECT_TRUE(drive({&node_}, [&] { return node_.received.size() == 2; }));
+}
+
+TEST_F(BusyExpertServerTest, ALinkThatEndsUnderABatchGetsNoAnswer) {
+  send_and_hold();
+  link({3, 901});
+  let_go();
+  FrameHeader again = header();
+  again.receiver.incarnation = 901;
+  send(frame(again));
+  ASSERT_TRUE(drive({&node_}, [&] { return node_.received.size() == 2; }));
+  for (const TransportNode::Received& received : node_.received) EXPECT_EQ(received.peer, link_);
+  EXPECT_EQ(server_->counters().frames, 2u);
+}
+
+TEST_F(BusyExpertServerTest, ExpertsChangeBetweenBatchesOnly) {
+  send_and_hold();
+  std::atomic<bool> changed{false};
+  std::thread control([&] {
+    EXPECT_TRUE(server_->call([&] { changed = true; }, absl::Now() + absl::Seconds(20)).ok());
+  });
+  const absl::Time until = absl::Now() + absl::Milliseconds(20);  // it must not come
+  while (!changed && absl::Now() < until) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_FALSE(changed);
+  let_go();
+  control.join();
+  EXPECT_TRUE(drive({&node_}, [&] { return node_.received.size() == 2; }));
+}
+
+class SlowExpertServerTest : public BusyExpertServerTest {
+ protected:
+  SlowExpertServerTest() { batch_timeout_ = absl::Milliseconds(30); }
+};
+
+TEST_F(SlowExpertServerTest, ABatchThatTakesTooLongIsDeclined) {
+  node_.release_at_once = false;
+  send_and_hold();
+  ASSERT_TRUE(drive({&node_}, [&] { return node_.received.size() == 1; }));
+  FrameView decline;
+  ASSERT_EQ(parse_frame(node_.received[0].in_place, kLimits, &decline), Refusal::kNone);
+  EXPECT_EQ(decline.header.kind, FrameKind::kDecline);
+  EXPECT_EQ(decline.header.entry_count, 3u);
+  EXPECT_EQ(server_->counters().failed_batches, 1u);
+  node_.release_all();
 }
 
 }  // namespace

@@ -30,6 +30,7 @@ class BareStream : public CudaStream {
   explicit BareStream(BareDevice& device) : device_(device) {}
   const CudaOps& ops() const override { return device_.ops(); }
   void* native() const override { return nullptr; }
+  int record_for(void*) override { return 0; }
   Device& device() const override { return device_; }
   absl::Status copy_to_device(void*, const void*, size_t) override { return absl::OkStatus(); }
   absl::Status copy_to_host(void*, const void*, size_t) override { return absl::OkStatus(); }

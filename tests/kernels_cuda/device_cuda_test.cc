@@ -2,10 +2,12 @@
 // and what it says when memory, the driver or a kernel fails.
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -238,6 +240,28 @@ TEST_F(CudaDeviceTest, GraphsRunWhenLaunched) {
     EXPECT_EQ(bytes(), (std::vector<int>{3, 2, 1, 1}));
   }
   EXPECT_EQ(stream_->launch(Graph()).code(), absl::StatusCode::kInvalidArgument);
+}
+
+// As the transport's thread does while the step thread records.
+TEST_F(CudaDeviceTest, AnEventOfAnotherThreadStaysOutOfAGraph) {
+  const Buffer buffer = allocate(4);
+  auto& stream = static_cast<CudaStream&>(*stream_);
+  cudaEvent_t event = nullptr;
+  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+  expect_ok(stream_->begin_capture());
+  std::atomic<bool> recorded{false};
+  std::thread other([&] {
+    EXPECT_EQ(stream.record_for(event), cudaSuccess);
+    recorded = true;
+  });
+  const absl::Time until = absl::Now() + absl::Milliseconds(20);  // it must not come
+  while (!recorded && absl::Now() < until) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_FALSE(recorded);
+  expect_ok(stream_->fill_bytes(buffer.data(), 2, 4));
+  EXPECT_TRUE(stream_->end_capture().ok());
+  other.join();
+  EXPECT_EQ(cudaEventSynchronize(event), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
 }
 
 TEST(CudaDevice, NamesTheGpuThatIsNotThere) {

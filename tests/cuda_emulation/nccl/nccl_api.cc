@@ -61,6 +61,15 @@ class Registry {
     const auto found = live_.find(handle);
     return found == live_.end() ? nullptr : found->second;
   }
+  void fail_newest(int count) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto handle = handles_.rbegin(); handle != handles_.rend() && count > 0; ++handle) {
+      const auto found = live_.find(handle->get());
+      if (found == live_.end()) continue;
+      found->second->fail(ncclRemoteError, "the network says that the other rank has gone");
+      --count;
+    }
+  }
   std::shared_ptr<Communicator> remove(ncclComm_t handle) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto node = live_.extract(handle);
@@ -77,6 +86,14 @@ Registry& registry() {
   static auto* const all = new Registry;  // outlives every thread
   return *all;
 }
+
+}  // namespace
+
+void brigade::cuda_emulation::fail_newest_communicators(int count) {
+  registry().fail_newest(count);
+}
+
+namespace {
 
 // Transfers of one communicator in a group.
 struct Launch {

@@ -18,4 +18,8 @@ uint64_t nccl_violations();
 std::string last_nccl_violation();
 uint64_t nccl_transfers();  // that moved all their bytes
 
+// As when the network tells of a loss, at any moment: of the communicators that are left, the ones
+// made last have an error.
+void fail_newest_communicators(int count);
+
 }  // namespace brigade::cuda_emulation

@@ -6,8 +6,11 @@
 #include "absl/time/clock.h"
 #include "expert_parallel/transport/loopback_transport.h"
 #include "gtest/gtest.h"
+#include "kernels/ops/dense.h"
 #include "tests/cuda_emulation/nccl/nccl_bed.h"
 #include "tests/cuda_emulation/nccl/nccl_control.h"
+#include "tests/cuda_emulation/runtime/control.h"
+#include "tests/cuda_emulation/stream_gate.h"
 #include "tests/support/expert_cluster.h"
 #include "tests/support/test_env.h"
 
@@ -177,6 +180,50 @@ TEST_F(NcclExchange, AWorkerKilledInAnyPhaseChangesNoBit) {
   }
   EXPECT_GT(replayed, 0u);
   EXPECT_EQ(cluster->links().refusals().total(), 0u);
+}
+
+// Frames through host memory: after an error of the GPU the point behind the copy of the rows is
+// passed too, but what lies there are no rows.
+TEST(StagedExchange, SendsNoRowsOfAGpuThatHasFailed) {
+  auto hub = make_loopback_hub();
+  ExpertClusterOptions options = {.geometry = geometry(DType::kF32),
+                                  .workers = kWorkers,
+                                  .max_rows = kMaxRows,
+                                  .coordinator_holds_all = false};
+  options.make_device = [](Rank rank) {
+    return rank == kCoordinator ? make_emulated_device(0)
+                                : *kernels::Device::create(kernels::DeviceKind::kCpu, 1);
+  };
+  options.make_transport = [hub](Rank) { return make_loopback_transport(hub); };
+  kernels::Waker waker;
+  ExpertCluster cluster(options);
+  for (int rank = 0; rank < kWorkers; ++rank) cluster.start_worker(rank, placement(1));
+  ASSERT_TRUE(cluster.exchange(0).set_view(cluster.view(placement(2))).ok());
+  std::mt19937_64 random(1);
+  const Rows rows = random_rows(kMaxRows, random);
+  const float* x = cluster.upload(0, rows.x);
+  cuda_emulation::StreamGate gate;
+  gate.close(cluster.stream());
+  cuda_emulation::inject_fault(cudaErrorIllegalAddress);
+  // The kernel that fails; it touches nothing.
+  ASSERT_TRUE(kernels::gather_rows(cluster.stream(), {.x = x,
+                                                      .index = reinterpret_cast<const int32_t*>(x),
+                                                      .out = const_cast<float*>(x) + 1,
+                                                      .rows = 1,
+                                                      .width = 1})
+                  .ok());
+  ASSERT_TRUE(cluster.exchange(0)
+                  .begin(cluster.stream(), {0, x, rows.experts.data(), rows.rows}, &waker)
+                  .ok());
+  gate.open();
+  absl::StatusOr<bool> done = false;
+  for (const absl::Time until = absl::Now() + absl::Seconds(20);
+       done.ok() && !*done && absl::Now() < until; done = cluster.exchange(0).poll()) {
+    waker.wait_until(absl::Now() + absl::Milliseconds(5));
+  }
+  EXPECT_TRUE(absl::IsInternal(done.status())) << done.status();
+  for (int rank = 0; rank < kWorkers; ++rank) EXPECT_EQ(cluster.links().frames_sent(rank), 0u);
+  cuda_emulation::reset_faults();
 }
 
 }  // namespace

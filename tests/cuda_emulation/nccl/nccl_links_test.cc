@@ -8,6 +8,7 @@
 
 #include "absl/time/clock.h"
 #include "expert_parallel/transport/loopback_transport.h"
+#include "expert_parallel/transport/nccl_trailer.h"
 #include "gtest/gtest.h"
 #include "tests/cuda_emulation/nccl/nccl_bed.h"
 #include "tests/cuda_emulation/nccl/nccl_control.h"
@@ -71,19 +72,28 @@ TEST_F(NcclLinks, TwoEndsOnOneGpuAreRefusedWithASentence) {
   EXPECT_NE(std::string(refused.message()).find("same GPU"), std::string::npos) << refused;
 }
 
+// A host transport of which every arriving message's trailer is changed.
+std::unique_ptr<Transport> changing_trailers(std::unique_ptr<Transport> inner,
+                                             NcclTrailer (*change)(NcclTrailer)) {
+  auto host = std::make_unique<FaultTransport>(std::move(inner), 1);
+  host->decide = [change](PeerId, std::span<const std::byte> bytes) {
+    auto* at = const_cast<std::byte*>(&bytes[bytes.size() - sizeof(NcclTrailer)]);
+    NcclTrailer trailer;
+    std::memcpy(&trailer, at, sizeof(trailer));
+    trailer = change(trailer);
+    std::memcpy(at, &trailer, sizeof(trailer));
+    return Fault{};
+  };
+  return host;
+}
+
 // The planted bug: of two heads in a row the lengths of the bodies are swapped, as by a sender that
 // posts out of order. It must not pass as data.
 TEST_F(NcclLinks, SwappedCountsOfASendAndAReceiveAreFound) {
   allowed_violations_ = 1;
-  auto host = std::make_unique<FaultTransport>(make_loopback_transport(hub_, heads({})), 1);
-  host->decide = [](PeerId, std::span<const std::byte> bytes) {
-    auto* trailer = const_cast<std::byte*>(&bytes[bytes.size() - kNcclTrailerBytes]);
-    uint64_t body_bytes;
-    std::memcpy(&body_bytes, trailer + 8, sizeof(body_bytes));
-    body_bytes = 3000 - body_bytes;
-    std::memcpy(trailer + 8, &body_bytes, sizeof(body_bytes));
-    return Fault{};
-  };
+  auto host = changing_trailers(make_loopback_transport(hub_, heads({})), [](NcclTrailer trailer) {
+    return make_trailer(trailer.number, 3000 - trailer.body_bytes);
+  });
   auto a = make_node(0, {}), b = make_node(1, {}, std::move(host));
   const NodeLink link = link_nodes(*a, *b);
   ASSERT_TRUE(a->send(link.a, std::string(1500, 'x'), 0).ok());  // a third of it is head
@@ -91,6 +101,21 @@ TEST_F(NcclLinks, SwappedCountsOfASendAndAReceiveAreFound) {
   ASSERT_TRUE(drive({a.get(), b.get()}, [&] { return b->lost.count(link.b) == 1; }));
   EXPECT_TRUE(b->received.empty());
   EXPECT_NE(std::string(b->lost[link.b].message()).find("meets a receive of"), std::string::npos)
+      << b->lost[link.b];
+}
+
+// NCCL would wait for a body of that length until the deadline.
+TEST_F(NcclLinks, ALengthThatWasChangedOnItsWayNeverReachesNccl) {
+  auto host = changing_trailers(make_loopback_transport(hub_, heads({})), [](NcclTrailer trailer) {
+    trailer.body_bytes ^= 4096;
+    return trailer;
+  });
+  auto a = make_node(0, {}), b = make_node(1, {}, std::move(host));
+  const NodeLink link = link_nodes(*a, *b);
+  ASSERT_TRUE(a->send(link.a, std::string(30000, 'x'), 0).ok());
+  ASSERT_TRUE(drive({a.get(), b.get()}, [&] { return b->lost.count(link.b) == 1; }));
+  EXPECT_NE(std::string(b->lost[link.b].message()).find("head 0 was changed on its way"),
+            std::string::npos)
       << b->lost[link.b];
 }
 
@@ -129,6 +154,30 @@ TEST_F(NcclLinks, AbortsOfOnePairDisturbNoOther) {
   EXPECT_EQ(center->lost.count(steady.a), 0u);
   EXPECT_EQ(survivor->lost.size(), 0u);
   for (const auto& message : survivor->received) ASSERT_EQ(message.bytes.size(), 100000u);
+}
+
+// NCCL fails all of a group with one communicator that has failed, and the network may say so at
+// any moment: also when the next transfers are about to go.
+TEST_F(NcclLinks, AFailedPairTakesNoOtherWithIt) {
+  auto center = make_node(0, {}), survivor = make_node(1, {});
+  const NodeLink steady = link_nodes(*center, *survivor);
+  uint64_t cookie = 0;
+  for (int round = 0; round < 4; ++round) {
+    auto victim = make_node(2, {});
+    const NodeLink link = link_nodes(*center, *victim);
+    ASSERT_TRUE(center->send(link.a, "are you there", cookie++).ok());
+    ASSERT_TRUE(drive({center.get(), victim.get()}, [&] { return victim->received.size() == 1; }));
+    cuda_emulation::fail_newest_communicators(4);  // both of the pair, at both ends
+    ASSERT_TRUE(center->send(link.a, std::string(30000, 'v'), cookie++).ok());
+    ASSERT_TRUE(center->send(steady.a, std::string(30000, 's'), cookie++).ok());
+    const size_t received = round + 1;
+    ASSERT_TRUE(drive(
+        {center.get(), survivor.get(), victim.get()},
+        [&] { return center->lost.count(link.a) == 1 && survivor->received.size() == received; }))
+        << "round " << round;
+    center->transport().close_peer(link.a);
+  }
+  EXPECT_EQ(center->lost.count(steady.a), 0u) << center->lost[steady.a];
 }
 
 #ifdef BRIGADE_HAVE_UCX

@@ -72,6 +72,14 @@ cudaError_t cudaStreamCreate(cudaStream_t* out) {
   return cudaStreamCreateWithFlags(out, cudaStreamDefault);
 }
 
+// Lower numbers go first, as on a device; here they change nothing.
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  BRIGADE_RETURN_UNLESS_USABLE();
+  if (least != nullptr) *least = 0;
+  if (greatest != nullptr) *greatest = -5;
+  return cudaSuccess;
+}
+
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* out, unsigned flags, int) {
   return cudaStreamCreateWithFlags(out, flags);
 }

@@ -13,6 +13,7 @@ template <auto launcher, typename Args>
 absl::Status run(CudaStream& stream, const Args& args) {
   const cudaError_t error = launcher(static_cast<cudaStream_t>(stream.native()), args);
   if (error == cudaSuccess) return absl::OkStatus();
+  cudaGetLastError();  // no later query of this thread, nor a library's, finds it again
   return absl::InternalError(absl::StrCat(entry(stream.ops(), args).name, ": ",
                                           cudaGetErrorName(error), ": ",
                                           cudaGetErrorString(error)));

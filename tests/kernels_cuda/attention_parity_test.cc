@@ -247,6 +247,24 @@ TEST_F(AttentionParity, ScratchOfAnySize) {
   }
 }
 
+// As in a recorded graph: block tables are longer than any sequence, so that there are more blocks
+// than segments. What stands behind a sequence's blocks is not looked at.
+TEST_F(AttentionParity, LongerBlockTablesDoNotShow) {
+  const AttentionShape shape{.heads = 8, .kv_heads = 2, .head_dim = 32, .dtype = DType::kBF16};
+  const AttentionCase c = mixed_case(shape, 60, seed_);
+  AttentionCase longer = c;
+  longer.max_blocks = 40 * c.max_blocks;
+  longer.block_tables.assign(c.lengths.size() * size_t(longer.max_blocks), -1);
+  for (size_t sequence = 0; sequence < c.lengths.size(); ++sequence) {
+    std::copy_n(c.block_tables.begin() + sequence * c.max_blocks, c.max_blocks,
+                longer.block_tables.begin() + sequence * longer.max_blocks);
+  }
+  OpRunner cpu(DeviceKind::kCpu, 1), cuda(tests::create_device_under_test());
+  EXPECT_EQ("", difference(c.run(cpu, 0, c.rows()), longer.run(cuda, 0, c.rows())));
+  EXPECT_EQ("", difference(launch_with_slots(cuda::paged_attention_fast, cuda, c, 40),
+                           launch_with_slots(cuda::paged_attention_fast, cuda, longer, 40)));
+}
+
 // Tensor cores: queries and weights have the cache's 8 or 11 bits.
 void expect_close_on_tensor_cores(const AttentionCase& c, const std::vector<uint64_t>& orders) {
   SCOPED_TRACE(shape_text(c.shape) + ", rows " + std::to_string(c.rows()));

@@ -249,11 +249,13 @@ TEST_F(FastMathTest, ExpertFfnOfSeveralDtypes) {
   expect_close_rows(got, want, 77, tolerance(DType::kBF16));
 }
 
-// A call recorded in a graph does it all again: no host memory is read after it was made.
+// A call recorded in a graph does it all again: no host memory is read after it was made. The
+// library's grouped call takes sizes from host memory: a recorded call makes a plain one an expert.
 TEST_F(FastMathTest, CallsCanBeRecorded) {
   const int rows = kStreamed + 3;
   TestExperts layer(random_, 32, Spread::kNormal);
   layer.add(DType::kBF16, 48, rows);
+  layer.add(DType::kBF16, 48, rows + 1);
   layer.add(DType::kBF16, 48, 2);
   layer.fill();
   Tensors t(cuda_);
@@ -266,8 +268,10 @@ TEST_F(FastMathTest, CallsCanBeRecorded) {
   }
   auto graph = cuda_.stream().end_capture();
   OpRunner::expect_ok(graph.status());
+  const uint64_t before = library_calls();
   OpRunner::expect_ok(cuda_.stream().launch(*graph));
   cuda_.synchronize();
+  EXPECT_EQ(library_calls() - before, 4u);
   const auto recorded = t.results();
   const auto call = [&](Tensors& tensors) { return layer.args(tensors, DType::kF32, true); };
   const auto direct = run(cuda_, expert_ffn, call);

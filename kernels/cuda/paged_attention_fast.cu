@@ -220,6 +220,7 @@ __device__ void softmax_strip(const FastMemory& memory, int strip, int base, flo
   total += __shfl_xor_sync(kFullWarp, total, 1);
   const float keep = __expf(before - top);
   for (int i = side; i < 16; i += 2) scores[i] = keep;
+  __syncwarp();  // both lanes have read the maximum of before
   if (side == 0) {
     memory.max[query] = top;
     memory.sum[query] = memory.sum[query] * keep + total;

@@ -28,6 +28,7 @@ std::vector<WorkerProcess> expanded_workers(const v1::ClusterFile& file) {
       process.device = absl::StrReplaceAll(worker.device(), {{"{index}", absl::StrCat(i)}});
       process.threads = worker.threads();
       process.memory_bytes = worker.memory_bytes();
+      process.data_plane = worker.data_plane();
       process.role = role;
       processes.push_back(std::move(process));
     }

@@ -19,6 +19,7 @@ struct WorkerProcess {
   std::string device;        // "cuda:3"
   int64_t threads = 0;       // 0: one a core
   int64_t memory_bytes = 0;  // 0: no limit
+  std::string data_plane;    // auto, nccl, host
   int role = 0;              // index in ClusterFile.workers
 };
 
@@ -31,7 +32,7 @@ bool has_joiners(const v1::ClusterFile& file);
 // Their hosts' names.
 std::set<std::string> joining_hosts(const v1::ClusterFile& file);
 
-// nullptr when there is none of that name.
+// nullptr when there is none of that name; roles name hosts that are there.
 const v1::Host* find_host(const v1::ClusterFile& file, const std::string& name);
 
 // 127.0.0.0/8, ::1 and "localhost".

@@ -93,6 +93,8 @@ std::optional<std::string> text_fault(const FieldDescriptor& field, const std::s
       return word_fault("dtype", text, {"f32", "bf16", "f16"});
     case v1::WORDS_GPU_MATH:
       return word_fault("maths mode", text, {"identical", "fast"});
+    case v1::WORDS_DATA_PLANE:
+      return word_fault("data plane", text, {"auto", "nccl", "host"});
     case v1::WORDS_DEVICE:
       return device_fault(text);
     case v1::WORDS_IDENTIFIER:

@@ -111,6 +111,14 @@ void check_draft_files(const RuleContext& c, FileChecks* checks) {
   }
 }
 
+void check_modules(const RuleContext& c, FileChecks* checks) {
+  for (int i = 0; i < c.file.hosts_size(); ++i) {
+    const v1::Host& host = c.file.hosts(i);
+    if (!c.surroundings->is_here(host.address())) continue;
+    checks->file(absl::StrCat("hosts[", i, "].cuda_module"), host.cuda_module());
+  }
+}
+
 }  // namespace
 
 void check_files(const RuleContext& c) {
@@ -135,6 +143,7 @@ void check_files(const RuleContext& c) {
   if (coordinator_here) check_coordinator_files(c, &checks);
   if (worker_here) check_worker_files(c, &checks);
   check_draft_files(c, &checks);
+  check_modules(c, &checks);
   if (!elsewhere.empty()) {
     c.notes->push_back(
         absl::StrCat("files on other hosts were not looked at: ", absl::StrJoin(elsewhere, ", ")));

@@ -1,9 +1,7 @@
 #include <map>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "cluster_file/cluster_layout.h"
-#include "cluster_file/field_rules.h"
 #include "cluster_file/near_miss.h"
 #include "cluster_file/rules.h"
 
@@ -75,53 +73,6 @@ void check_worker_names(const RuleContext& c) {
                          is_new ? "workers[" : "drafts[", is_new ? worker->second : other->second,
                          "]"));
   }
-}
-
-// Fast maths gives other bits than a CPU: who shares a request's rows has it, or nobody.
-void check_gpu_math(const RuleContext& c) {
-  if (c.file.numerics().gpu_math() != "fast") return;
-  const auto fault = [&c](const std::string& name, const std::string& device) {
-    c.fault("numerics.gpu_math",
-            absl::StrCat("is fast, but ", name, " computes on ", device,
-                         "; then the coordinator and all workers need devices cuda:N"));
-  };
-  if (!is_cuda_device(c.file.coordinator().device())) {
-    return fault("the coordinator", c.file.coordinator().device());
-  }
-  for (const WorkerProcess& worker : expanded_workers(c.file)) {
-    if (!is_cuda_device(worker.device)) return fault(worker.name, worker.device);
-  }
-}
-
-void check_devices(const RuleContext& c) {
-  const auto check_index = [&c](const std::string& key, const std::string& device) {
-    if (device.find('{') == std::string::npos) return;
-    c.fault(key, "{index} is for workers with a count");
-  };
-  check_index("coordinator.device", c.file.coordinator().device());
-  bool any_cuda = is_cuda_device(c.file.coordinator().device());
-  for (int i = 0; i < c.file.drafts_size(); ++i) {
-    check_index(absl::StrCat("drafts[", i, "].device"), c.file.drafts(i).device());
-    any_cuda = any_cuda || is_cuda_device(c.file.drafts(i).device());
-  }
-  std::set<std::string> taken;
-  for (const WorkerProcess& worker : expanded_workers(c.file)) {
-    if (!is_cuda_device(worker.device)) {
-      if (worker.device.rfind("cuda:", 0) == 0) {
-        c.fault(worker_key(worker.role, "count"), "{index} goes past the last device, cuda:63");
-        return;
-      }
-      continue;
-    }
-    any_cuda = true;
-    if (!taken.insert(absl::StrCat(worker.host, " ", worker.device)).second) {
-      c.notes->push_back(absl::StrCat("workers[", worker.role, "]: ", worker.name, " shares ",
-                                      worker.device, " of host ", worker.host,
-                                      " with another worker"));
-    }
-  }
-  if (any_cuda) c.notes->push_back("device cuda:N needs the CUDA module");
-  check_gpu_math(c);
 }
 
 }  // namespace

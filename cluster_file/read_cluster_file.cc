@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-// Every path of the message; the schema has none inside lists.
+// Every path of the message, those inside lists too.
 void resolve_paths(const fs::path& folder, Message* message) {
   const auto& type = *message->GetDescriptor();
   const auto& reflection = *message->GetReflection();

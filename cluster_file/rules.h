@@ -26,6 +26,8 @@ struct RuleContext {
 // Hosts and workers: names that are there once, addresses that can be dialled, devices, ports,
 // times. False when a host is named that is not there; the other rules need all of them.
 bool check_names(const RuleContext& context);
+// Devices, their maths, and how rows travel between them. Part of check_names().
+void check_devices(const RuleContext& context);
 void check_numbers(const RuleContext& context);
 
 // TLS, tokens, data plane, remote shell.

@@ -44,13 +44,15 @@ void print_plan(const v1::ClusterFile& file) {
       !cluster_file::has_joiners(file)
           ? ""
           : absl::StrCat(", control ", port_text(coordinator.control_port()));
+  const std::string plane =
+      workers.empty() ? "" : absl::StrCat("; data plane ", coordinator.data_plane());
   const std::string dials = coordinator.control_port() == 0
                                 ? "; dials the coordinator's control port"
                                 : absl::StrCat("; dials ", cluster_file::control_address(file));
   row("coordinator", coordinator.host(),
       absl::StrCat(coordinator.device(), ", ", threads_text(coordinator.threads()), "; listens at ",
                    coordinator.listen_address(), ": API ", port_text(coordinator.port()), control,
-                   "; metrics ", port_text(coordinator.metrics_port())));
+                   "; metrics ", port_text(coordinator.metrics_port()), plane));
   for (const auto& worker : workers) {
     row(worker.name, worker.host,
         absl::StrCat(worker.device, ", ", threads_text(worker.threads), dials));

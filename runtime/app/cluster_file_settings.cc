@@ -27,9 +27,8 @@ void apply_workers(const v1::ClusterFile& file, ClusterConfig* cluster) {
   cluster->control_listen = cluster_file::with_port(role.listen_address(), role.control_port());
   cluster->worker_token_file = file.security().tokens().worker();
   cluster->trusted_network = file.security().data_plane() == v1::DATA_PLANE_TRUSTED_NETWORK;
-  if (const v1::Host* host = cluster_file::find_host(file, role.host())) {
-    cluster->data_interface = host->data_interface();
-  }
+  cluster->data_interface = cluster_file::find_host(file, role.host())->data_interface();
+  cluster->data_plane = role.data_plane();
   cluster->microbatches = static_cast<int>(role.microbatches());
   cluster->wire_dtype = file.numerics().wire_dtype();
   cluster->join_deadline = cluster_file::to_duration(file.placement().join_deadline());
@@ -47,7 +46,10 @@ void apply_cluster_file(const v1::ClusterFile& file, CoordinatorConfig* config) 
   config->max_context = static_cast<int>(file.model().max_context());
   config->kv_dtype = file.numerics().kv_dtype();
   config->device.name = role.device();
-  if (is_gpu(config->device)) config->device.gpu_math = file.numerics().gpu_math();
+  if (is_gpu(config->device)) {
+    config->device.gpu_math = file.numerics().gpu_math();
+    config->device.cuda_module = cluster_file::find_host(file, role.host())->cuda_module();
+  }
   config->threads = static_cast<int>(role.threads());
   config->kv_memory_bytes = role.kv_memory_bytes();
   config->token_budget = static_cast<int>(role.token_budget());

@@ -68,7 +68,7 @@ absl::Status apply_cluster_file(DraftWorkerConfig* config) {
   config->threads = static_cast<int>(draft.threads());
   config->kv_memory_bytes = draft.kv_memory_bytes();
   config->max_sequences = static_cast<int>(draft.max_sequences());
-  take_cluster_file(file, file.security().tokens().draft(), config);
+  take_cluster_file(file, draft.host(), file.security().tokens().draft(), config);
   return absl::OkStatus();
 }
 

@@ -52,8 +52,8 @@ absl::StatusOr<bool> check_worker(const std::string& model, WorkerSettings* sett
   return loopback;
 }
 
-void take_cluster_file(const v1::ClusterFile& file, const std::string& token_file,
-                       WorkerSettings* settings) {
+void take_cluster_file(const v1::ClusterFile& file, const std::string& host,
+                       const std::string& token_file, WorkerSettings* settings) {
   const v1::Security& security = file.security();
   settings->dial = {.address = cluster_file::control_address(file),
                     .ca = security.tls().ca(),
@@ -61,7 +61,10 @@ void take_cluster_file(const v1::ClusterFile& file, const std::string& token_fil
                     .tls_key = security.tls().peer_key(),
                     .token_file = token_file};
   settings->insecure = security.insecure();
-  if (is_gpu(settings->device)) settings->device.gpu_math = file.numerics().gpu_math();
+  if (is_gpu(settings->device)) {
+    settings->device.gpu_math = file.numerics().gpu_math();
+    settings->device.cuda_module = cluster_file::find_host(file, host)->cuda_module();
+  }
   settings->rejoin_timeout = cluster_file::to_duration(file.timeouts().rejoin());
 }
 

@@ -32,9 +32,10 @@ struct WorkerSettings {
 // dense model". True: the coordinator is on this host.
 absl::StatusOr<bool> check_worker(const std::string& model, WorkerSettings* settings);
 
-// What the file says to every worker. `token_file` is that of its kind.
-void take_cluster_file(const v1::ClusterFile& file, const std::string& token_file,
-                       WorkerSettings* settings);
+// What the file says to every worker on `host`, a name in the file; its device is known.
+// `token_file` is that of its kind.
+void take_cluster_file(const v1::ClusterFile& file, const std::string& host,
+                       const std::string& token_file, WorkerSettings* settings);
 
 // INVALID_ARGUMENT: --name is missing, or none of `names`. `kind`: "worker" or "draft".
 absl::Status no_such_name(const WorkerSettings& settings, const std::string& kind,

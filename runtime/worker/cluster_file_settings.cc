@@ -29,15 +29,15 @@ absl::Status apply_cluster_file(WorkerConfig* config) {
   ASSIGN_OR_RETURN(const WorkerProcess process, find_worker(file, *config));
   config->model = file.model().path();
   config->trusted_network = file.security().data_plane() == v1::DATA_PLANE_TRUSTED_NETWORK;
-  if (const v1::Host* host = cluster_file::find_host(file, process.host))
-    config->data_interface = host->data_interface();
+  config->data_interface = cluster_file::find_host(file, process.host)->data_interface();
+  config->data_plane = process.data_plane;
   config->device.name = process.device;
   config->threads = static_cast<int>(process.threads);
   config->memory_bytes = process.memory_bytes;
   config->wire_dtype = file.numerics().wire_dtype();
   config->kv_dtype = file.numerics().kv_dtype();
   config->grace = cluster_file::to_duration(file.timeouts().grace());
-  take_cluster_file(file, file.security().tokens().worker(), config);
+  take_cluster_file(file, process.host, file.security().tokens().worker(), config);
   return absl::OkStatus();
 }
 

@@ -20,7 +20,7 @@ model: {path: ../models/m/, name: "story: \"teller\"", max_context: 512}
 numerics: {wire_dtype: bf16}
 hosts:
   - {name: pass, address: 10.0.0.1}
-  - {name: stove, address: "fd00::2", data_interface: ib0}
+  - {name: stove, address: "fd00::2", data_interface: ib0, cuda_module: lib/brigade_cuda.so}
 coordinator: {device: cpu, threads: 3, port: 0, kv_memory_bytes: 2G, listen_address: 0.0.0.0}
 workers:
   - &station {name: grill, host: stove, threads: 4, memory_bytes: 512MB}
@@ -64,6 +64,7 @@ coordinator:
   microbatches: 1
   token_budget: 256
   max_sequences: 64
+  data_plane: auto
 placement:
   join_deadline: 1m
 timeouts:
@@ -118,10 +119,36 @@ TEST(EffectiveFileTest, WorkersWrittenOut) {
   EXPECT_EQ(workers[3].name, "gpu-2");
   EXPECT_EQ(workers[3].host, "pass");
   EXPECT_EQ(workers[3].device, "cuda:2");
+  EXPECT_EQ(workers[3].data_plane, "auto");
+  EXPECT_EQ(reading.file.hosts(1).cuda_module(), "/c/files/lib/brigade_cuda.so");
   ASSERT_EQ(reading.notes.size(), 1);
   EXPECT_EQ(reading.notes[0], "device cuda:N needs the CUDA module");
   EXPECT_EQ(cluster_file::control_address(reading.file), "10.0.0.1:50052");
   EXPECT_EQ(cluster_file::with_port("fd00::2", 7), "[fd00::2]:7");
+}
+
+// Notes of a coordinator on a GPU whose plane is not said.
+TEST(EffectiveFileTest, WhoCouldNotJoinOverNccl) {
+  const auto note = [](const std::string& roles) {
+    const cluster_file::Reading reading = read("model: {path: m}\ncoordinator: " + roles);
+    return reading.notes.empty() ? "" : reading.notes.back();
+  };
+  const std::string begin =
+      "coordinator.data_plane: auto is nccl where the CUDA module has NCCL, and ";
+  const std::string end = ": set host if it is to join";
+  EXPECT_EQ(note("{device: 'cuda:0'}\nworkers: [{name: a, device: 'cuda:1'}, {name: w}]\n"),
+            begin + "w computes on cpu" + end);
+  EXPECT_EQ(note("{device: 'cuda:0'}\nworkers: [{name: w, count: 2, device: 'cuda:{index}'}]\n"),
+            begin + "w-0 shares cuda:0 of host local with the coordinator" + end);
+  EXPECT_EQ(note("{device: 'cuda:0'}\n"
+                 "workers: [{name: w, device: 'cuda:1', data_plane: host}]\n"),
+            begin + "workers[0].data_plane is host" + end);
+  for (const char* fine :
+       {"{device: 'cuda:0', data_plane: host}\nworkers: [{name: w, device: 'cuda:0'}]\n",
+        "{device: 'cuda:2', data_plane: nccl}\n"
+        "workers: [{name: w, count: 2, device: 'cuda:{index}', data_plane: nccl}]\n"}) {
+    EXPECT_EQ(note(fine), "device cuda:N needs the CUDA module") << fine;
+  }
 }
 
 TEST(EffectiveFileTest, DraftWorkers) {
@@ -153,7 +180,9 @@ TEST(EffectiveFileTest, FilesAreLookedAtOnlyWhereTheyAre) {
   EXPECT_EQ(reading->notes.back(), "files on other hosts were not looked at: pass, stove");
   WrittenSurroundings stove;
   stove.addresses = {"fd00::2"};
-  stove.files = {{"/c/tls/ca.pem", "x"}, {"/secrets/worker.token", "0123456789abcdef"}};
+  stove.files = {{"/c/tls/ca.pem", "x"},
+                 {"/secrets/worker.token", "0123456789abcdef"},
+                 {"/c/lib/brigade_cuda.so", "ELF"}};
   const auto there = cluster_file::parse_cluster_file(kTwoHosts, "/c/f", &stove);
   EXPECT_EQ(there.status().message(), "/c/f:3:9: model.path: there is no folder /models/m")
       << "the path starts at the file's folder";

@@ -146,6 +146,12 @@ TEST(WrongFileTest, Values) {
        "2:22: numerics.kv_dtype: there is no dtype \"double\"; known: f32, bf16, f16"},
       {"model: {path: model}\nnumerics: {gpu_math: quick}\n",
        "2:22: numerics.gpu_math: there is no maths mode \"quick\"; known: identical, fast"},
+      {"model: {path: model}\ncoordinator: {data_plane: ncll}\n",
+       "2:27: coordinator.data_plane: there is no data plane \"ncll\"; did you mean nccl?"},
+      {"model: {path: model}\nworkers: [{name: w, data_plane: trusted_network}]\n",
+       "2:33: workers[0].data_plane: there is no data plane \"trusted_network\"; known: auto, "
+       "nccl, "
+       "host"},
       {"model: {path: model}\nsecurity: {data_plane: trusted-network}\n",
        "2:24: security.data_plane: cannot be \"trusted-network\"; did you mean trusted_network?"},
       {"model: {path: model}\nsecurity: {data_plane: unspecified}\n",
@@ -264,8 +270,38 @@ TEST(WrongFileTest, Trust) {
   });
 }
 
+// NCCL carries rows between two GPUs, each of one process; one plane holds for all workers.
+TEST(WrongFileTest, DataPlanes) {
+  expect_lines({
+      {"model: {path: model}\ncoordinator: {data_plane: nccl}\n",
+       "2:15: coordinator.data_plane: is nccl, but the coordinator computes on cpu"},
+      {"model: {path: model}\ncoordinator: {device: 'cuda:0', data_plane: nccl}\n"
+       "workers: [{name: w, device: 'cuda:1'}, {name: v}]\n",
+       "2:33: coordinator.data_plane: is nccl, but v computes on cpu"},
+      {"model: {path: model}\ncoordinator: {device: 'cuda:1', data_plane: nccl}\n"
+       "workers: [{name: w, count: 2, device: 'cuda:{index}'}]\n",
+       "2:33: coordinator.data_plane: is nccl, but w-1 shares cuda:1 of host local with the "
+       "coordinator"},
+      {"model: {path: model}\ncoordinator: {device: 'cuda:0', data_plane: nccl}\n"
+       "workers: [{name: w, device: 'cuda:1', data_plane: host}]\n",
+       "2:33: coordinator.data_plane: is nccl, but workers[0].data_plane is host"},
+      {"model: {path: model}\ncoordinator: {device: 'cuda:0', data_plane: host}\n"
+       "workers: [{name: w, device: 'cuda:1', data_plane: nccl}]\n",
+       "3:39: workers[0].data_plane: is nccl, but coordinator.data_plane is host, and that holds "
+       "for "
+       "all workers"},
+      {"model: {path: model}\nworkers: [{name: w, device: 'cuda:1', data_plane: nccl}]\n",
+       "2:39: workers[0].data_plane: is nccl, but the coordinator computes on cpu"},
+      {"model: {path: model}\ncoordinator: {device: 'cuda:0'}\n"
+       "workers: [{name: w, data_plane: nccl}]\n",
+       "3:21: workers[0].data_plane: is nccl, but w computes on cpu"},
+  });
+}
+
 TEST(WrongFileTest, Files) {
   expect_lines({
+      {"model: {path: model}\nhosts: [{name: a, address: 127.0.0.1, cuda_module: none.so}]\n",
+       "2:39: hosts[0].cuda_module: cannot read /c/none.so"},
       {"model: {path: nothing}\n", "1:9: model.path: there is no folder /c/nothing"},
       {"model: {path: /c/pem}\n", "1:9: model.path: there is no folder /c/pem"},
       {"model: {path: model}\nsecurity: {tokens: {client: none}}\n",

@@ -150,26 +150,33 @@ TEST_F(SlurmTest, DryRunOnThreeNodes) {
   EXPECT_EQ(reading->file.security().data_plane(), v1::DATA_PLANE_TRUSTED_NETWORK);
 }
 
-// One rank a GPU; every step sees the node's GPUs, and its own is the one of the cluster file.
+// A GPU for each process; every step sees the node's GPUs, and its own is the one of the cluster
+// file.
 TEST_F(SlurmTest, DryRunWithTwoGpusOnTwoNodes) {
   const CommandResult job = run_job({"node-a", "node-b"}, 4, 0, "SLURM_GPUS_PER_NODE=h100:2");
   EXPECT_EQ(job.exit_code, 0) << job.output;
-  EXPECT_THAT(job.output, HasSubstr("5 processes on 2 hosts"));
-  EXPECT_EQ(started().count("node-a"), 3) << read_text(log_);
+  EXPECT_THAT(job.output, HasSubstr("4 processes on 2 hosts"));
+  EXPECT_EQ(started().count("node-a"), 2) << read_text(log_);
   EXPECT_EQ(started().count("node-b"), 2) << read_text(log_);
   EXPECT_THAT(read_text(log_), HasSubstr("--gpus-per-node=2"));
   const auto reading = cluster_file::read_cluster_file(folder_.path() + "state/cluster.yaml");
   ASSERT_TRUE(reading.ok()) << reading.status();
-  EXPECT_EQ(reading->file.coordinator().device(), "cuda:0");
+  EXPECT_EQ(reading->file.coordinator().device(), "cuda:1");
   std::map<std::string, std::string> devices;
   for (const auto& worker : reading->file.workers()) {
     devices[worker.name()] = worker.host() + " " + worker.device();
     EXPECT_EQ(worker.threads(), 2) << "the node's 4 cores are shared by its workers";
   }
   EXPECT_EQ(devices, (std::map<std::string, std::string>{{"worker-node-a-0", "node-a cuda:0"},
-                                                         {"worker-node-a-1", "node-a cuda:1"},
                                                          {"worker-node-b-0", "node-b cuda:0"},
                                                          {"worker-node-b-1", "node-b cuda:1"}}));
+}
+
+TEST_F(SlurmTest, TheOnlyGpuIsShared) {
+  const CommandResult job = run_job({"node-a"}, 1, 0, "SLURM_GPUS_PER_NODE=1");
+  EXPECT_EQ(job.exit_code, 0) << job.output;
+  EXPECT_THAT(job.output, HasSubstr("data plane host"));
+  EXPECT_EQ(started().count("node-a"), 2) << read_text(log_);
 }
 
 TEST_F(SlurmTest, OneNodeHasBothAndTheCoordinatorsExitCodeIsTheJobs) {

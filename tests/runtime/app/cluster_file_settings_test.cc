@@ -21,7 +21,8 @@ hosts:
   - {name: stove, address: 127.0.0.2}
 coordinator:
   {device: cpu_async, threads: 3, port: 7001, control_port: 7002, metrics_port: 7003,
-   kv_memory_bytes: 2G, microbatches: 3, token_budget: 99, max_sequences: 7}
+   kv_memory_bytes: 2G, microbatches: 3, token_budget: 99, max_sequences: 7,
+   data_plane: host}
 workers:
   - {name: grill, count: 2, host: stove}
   - {name: wok}
@@ -79,6 +80,7 @@ TEST_F(ClusterFileSettingsTest, EveryKeyArrives) {
   EXPECT_EQ(config.cluster.worker_token_file, folder_.path() + "w");
   EXPECT_TRUE(config.cluster.trusted_network);
   EXPECT_EQ(config.cluster.data_interface, "lo");
+  EXPECT_EQ(config.cluster.data_plane, "host");
   EXPECT_EQ(config.cluster.microbatches, 3);
   EXPECT_EQ(config.cluster.wire_dtype, "bf16");
   EXPECT_EQ(config.cluster.join_deadline, absl::Seconds(7));
@@ -118,10 +120,14 @@ TEST_F(ClusterFileSettingsTest, FaultsEndWithTwo) {
 
 // A GPU by file, by flag, and what does not fit together.
 TEST_F(ClusterFileSettingsTest, DevicesAndTheirMaths) {
+  std::ofstream(folder_.path() + "module.so") << "ELF";
   std::ofstream(file_) << "model: {path: m}\nnumerics: {gpu_math: fast}\n"
-                          "coordinator: {device: 'cuda:3'}\n";
+                          "hosts: [{name: a, address: 127.0.0.1, cuda_module: module.so}]\n"
+                          "coordinator: {device: 'cuda:3', data_plane: nccl}\n";
   CoordinatorConfig config = parse({"--cluster", file_}).config;
   EXPECT_EQ(runtime::describe(config.device), "cuda:3, fast maths");
+  EXPECT_EQ(config.device.cuda_module, folder_.path() + "module.so");
+  EXPECT_EQ(config.cluster.data_plane, "nccl");
   ASSERT_TRUE(runtime::check(&config).ok()) << runtime::check(&config);
   EXPECT_EQ(config.kv_memory_bytes, 0);  // of what the GPU has left, once it is open
   config = parse({"--cluster", file_, "--device", "cuda:1", "--gpu-math", "identical",

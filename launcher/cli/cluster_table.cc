@@ -52,6 +52,11 @@ std::string worker_line(const v1::Worker& worker, int64_t rows_of_all) {
   if (!worker.last_loss().empty()) {
     absl::StrAppend(&line, worker.state() == "lost" ? "; " : "; lost before: ", worker.last_loss());
   }
+  if (worker.has_max_experts() && worker.state() != "lost" &&
+      worker.experts() >= worker.max_experts()) {
+    absl::StrAppend(&line, "; its memory takes no more than ", worker.max_experts(), " experts");
+  }
+  if (!worker.load_failure().empty()) absl::StrAppend(&line, "; ", worker.load_failure());
   return line + "\n";
 }
 

@@ -120,6 +120,8 @@ void fill_worker(const WorkerStatus& status, v1::Worker* worker) {
   worker->set_frames_sent(static_cast<int64_t>(status.frames_sent));
   worker->set_heartbeat_age_seconds(status.heartbeat_age_seconds);
   worker->set_last_loss(safe_text(status.last_loss));
+  if (status.max_experts >= 0) worker->set_max_experts(status.max_experts);
+  worker->set_load_failure(safe_text(status.load_failure));
 }
 
 void fill_cluster(const ClusterStatus& status, v1::Cluster* cluster) {

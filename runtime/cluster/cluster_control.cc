@@ -48,12 +48,14 @@ void ClusterControl::said(uint64_t id, WorkerSays message, absl::Time now) {
   Session& session = found->second;
   session.last_heard = now;
   const bool first = std::holds_alternative<Registration>(message);
-  if (first == session.registered) {
+  const bool may_be_first = !session.registered && !session.contender;
+  if (first ? !may_be_first : !session.registered) {
     end_session(session, absl::InvalidArgumentError(first ? "registered twice on one stream"
                                                           : "the first message must register"));
   } else {
     std::visit([&](auto& m) { on(id, session, std::move(m)); }, message);
   }
+  if (session.registered && slot(session.rank).session == id) refuse_contenders(session.rank, now);
   settle(now);
   if (const auto still = sessions_.find(id); still != sessions_.end() && !still->second.ending) {
     still->second.stream->handled();
@@ -95,15 +97,21 @@ void ClusterControl::local_loaded(std::vector<ExpertKey> keys, const absl::Statu
 }
 
 void ClusterControl::on(uint64_t id, Session& session, Registration message) {
-  const absl::Status status = register_worker(id, session, message);
-  if (status.ok()) return;
+  absl::Status status = check_registration(message);
+  if (status.ok()) {
+    if (const Slot* holder = other_holder(message)) return contend(session, message, *holder);
+    status = register_worker(id, session, message);
+  }
+  if (!status.ok()) refuse(session, status);
+}
+
+void ClusterControl::refuse(Session& session, const absl::Status& status) {
   ++refused_;
   log(absl::StrCat("refused: ", std::string(status.message())));
   end_session(session, status);
 }
 
-absl::Status ClusterControl::register_worker(uint64_t id, Session& session,
-                                             const Registration& message) {
+absl::Status ClusterControl::check_registration(const Registration& message) const {
   if (stopping_) return absl::UnavailableError("the coordinator is stopping");
   if (message.worker_id.empty() || message.worker_id.size() > kMaxIdBytes) {
     return absl::InvalidArgumentError(
@@ -117,9 +125,15 @@ absl::Status ClusterControl::register_worker(uint64_t id, Session& session,
                                  {message.build_version, message.model_fingerprint,
                                   message.numerics_id, message.numerics_text},
                                  settings_.identity));
-  RETURN_IF_ERROR(check_data_plane(message.worker_id, message.data_planes, settings_.data_plane));
+  return check_data_plane(message.worker_id, message.data_planes, settings_.data_plane);
+}
+
+absl::Status ClusterControl::register_worker(uint64_t id, Session& session,
+                                             const Registration& message) {
   joining_session_ = id;
-  const absl::Status joined = submit(WorkerJoined{message.worker_id, message.incarnation});
+  WorkerJoined event{message.worker_id, message.incarnation};
+  if (const std::optional<int64_t> limit = message.max_experts()) event.max_experts = *limit;
+  const absl::Status joined = submit(event);
   joining_session_ = 0;
   RETURN_IF_ERROR(joined);
   if (!session.registered) {
@@ -128,6 +142,7 @@ absl::Status ClusterControl::register_worker(uint64_t id, Session& session,
   }
   Slot& taken = slot(session.rank);
   taken.about = message;
+  taken.since = now_;
   ++joined_;
   log(absl::StrCat("worker ", message.worker_id, " on ", message.host, " (", message.device,
                    ") joined as rank ", session.rank));
@@ -182,12 +197,24 @@ void ClusterControl::on(uint64_t, Session& session, LoadReport message) {
     return suspect(session.rank, Evidence::kWrongData, std::string(status.message()));
   }
   Slot& rank = slot(session.rank);
+  rank.loading.erase(message.command);
   rank.resident_bytes = message.resident_bytes;
   CHECK(submit(ExpertsLoaded{session.rank, rank.incarnation, std::move(message.keys)}).ok());
 }
 
 void ClusterControl::on(uint64_t, Session& session, LoadFailure message) {
-  suspect(session.rank, Evidence::kLoadFailed, message.reason);
+  Slot& rank = slot(session.rank);
+  auto asked = rank.loading.extract(message.command);
+  if (asked.empty()) {
+    return suspect(
+        session.rank, Evidence::kWrongData,
+        absl::StrCat("could not carry out load ", message.command, ", which it was not asked for"));
+  }
+  rank.load_failure =
+      absl::StrCat("could not load ", asked.mapped().size(), " experts: ", message.reason);
+  log(absl::StrCat("rank ", session.rank, " (", rank.about.worker_id,
+                   ") stays with what it has: ", rank.load_failure));
+  CHECK(submit(ExpertsNotLoaded{session.rank, rank.incarnation, std::move(asked.mapped())}).ok());
 }
 
 void ClusterControl::on(uint64_t, Session& session, WorkerBeat message) {

@@ -10,6 +10,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,9 @@ class ClusterControl {
     absl::Time opened_at, last_heard;
     Rank rank = kCoordinator;  // once registered
     bool registered = false, ending = false;
+    // Of one whose name another process holds, until it is known whether that one lives.
+    std::optional<Registration> contender;
+    absl::Time holder_heard;  // first, since then
   };
   // Something to do for a rank, when its turn comes.
   struct Order {
@@ -67,11 +71,13 @@ class ClusterControl {
     bool dismissing = false;  // drained; the rules have forgotten it
     absl::Time admitted_at;
     std::deque<Order> orders;  // bounded: one entry an effect, cleared with the rank
+    std::map<int64_t, std::vector<ExpertKey>> loading;  // by command; the same bound
     Registration about;
+    absl::Time since;  // it joined
     WorkerBeat beat;
     int64_t resident_bytes = 0;
     int64_t experts = 0;  // in the placement, over all layers
-    std::string last_loss;
+    std::string last_loss, load_failure;
   };
 
   // cluster_control.cc: what comes in.
@@ -82,7 +88,9 @@ class ClusterControl {
   void on(uint64_t id, Session& session, WorkerBeat message);
   void on(uint64_t id, Session& session, LeaveWish message);
   absl::Status check_report(const LoadReport& report);
+  absl::Status check_registration(const Registration& message) const;
   absl::Status register_worker(uint64_t id, Session& session, const Registration& message);
+  void refuse(Session& session, const absl::Status& status);
   void end_session(Session& session, const absl::Status& status);
   void suspect(Rank rank, Evidence evidence, const std::string& detail);
   Session* session_of(Rank rank);
@@ -106,6 +114,12 @@ class ClusterControl {
   bool may_run(Rank rank, const Order& order);
   void carry_out(Rank rank, Order order);
   uint64_t view_to_come() const { return board_.number() + (view_changed_ ? 1 : 0); }
+
+  // cluster_names.cc: a name is one process's.
+  Slot* other_holder(const Registration& message);
+  void contend(Session& session, const Registration& message, const Slot& holder);
+  void refuse_contenders(Rank holder, absl::Time now);
+  bool admit_contender();
 
   // cluster_watch.cc: what time brings.
   void watch_sessions(absl::Time now);

@@ -97,6 +97,7 @@ void ClusterControl::unlink(Rank rank) {
   }
   unlinked.connected = false;
   unlinked.orders.clear();
+  unlinked.loading.clear();
   unlinked.resident_bytes = 0;
   view_changed_ = true;
 }
@@ -117,11 +118,13 @@ void ClusterControl::finish_dismissal(Rank rank) {
 void ClusterControl::settle(absl::Time now) {
   now_ = now;
   do {
-    while (!followups_.empty()) {
-      const MembershipEvent event = std::move(followups_.front());
-      followups_.pop_front();
-      CHECK(submit(event).ok());
-    }
+    do {
+      while (!followups_.empty()) {
+        const MembershipEvent event = std::move(followups_.front());
+        followups_.pop_front();
+        CHECK(submit(event).ok());
+      }
+    } while (admit_contender());
     if (view_changed_) publish_view();
     run_orders(kCoordinator, local_orders_);
     for (auto& [rank, about] : slots_) run_orders(rank, about.orders);
@@ -169,6 +172,7 @@ void ClusterControl::carry_out(Rank rank, Order order) {
   Session* session = session_of(rank);
   if (session == nullptr) return;
   if (load) {
+    slot(rank).loading[next_command_] = order.keys;
     session->stream->send(LoadOrder{next_command_++, std::move(order.keys)});
   } else {
     session->stream->send(ReleaseOrder{next_command_++, std::move(order.keys)});

@@ -19,6 +19,8 @@ struct WorkerStatus {
   uint64_t rows_sent = 0, frames_sent = 0;
   double heartbeat_age_seconds = 0;
   std::string last_loss;  // why it was declared lost last time
+  int64_t max_experts = -1;  // that its memory takes; -1: no limit known
+  std::string load_failure;  // why it is given no more experts
 };
 
 struct ClusterStatus {

@@ -50,7 +50,8 @@ absl::Time ClusterControl::tick(absl::Time now) {
   if (now >= next_beat_) {
     ++beat_;
     for (auto& [id, session] : sessions_) {
-      if (session.registered && !session.ending) session.stream->send(CoordinatorBeat{beat_});
+      const bool listens = session.registered || session.contender;
+      if (listens && !session.ending) session.stream->send(CoordinatorBeat{beat_});
     }
     next_beat_ = now + settings_.heartbeat;
   }
@@ -66,6 +67,7 @@ absl::Time ClusterControl::tick(absl::Time now) {
 void ClusterControl::watch_sessions(absl::Time now) {
   for (auto& [id, session] : sessions_) {
     if (session.ending) continue;
+    if (session.contender) continue;  // it waits for the holder's next word, or its end
     if (!session.registered) {
       if (now - session.opened_at > kHandshakeLimit) {
         end_session(session, absl::DeadlineExceededError("no registration came in time"));
@@ -147,7 +149,9 @@ ClusterStatus ClusterControl::status(absl::Time now) const {
                         .experts = about.experts,
                         .expert_bytes = about.resident_bytes,
                         .heartbeat_age_seconds = absl::ToDoubleSeconds(silence),
-                        .last_loss = about.last_loss};
+                        .last_loss = about.last_loss,
+                        .load_failure = about.load_failure};
+    worker.max_experts = about.about.max_experts().value_or(-1);
     status.workers.push_back(std::move(worker));
   }
   return status;

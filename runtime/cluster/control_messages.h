@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -22,8 +23,16 @@ struct Registration {
   std::string host, boot_id;
   uint64_t network_namespace = 0;
   std::string device;
-  int64_t memory_bytes = 0, threads = 0;
+  int64_t memory_bytes = 0;  // for experts; 0: no limit known
+  int64_t expert_bytes = 0;  // of that, one takes
+  int64_t threads = 0;
   std::string data_planes;  // comma separated; empty: host
+  uint64_t process = 0;     // drawn once by each process, for all its registrations
+
+  std::optional<int64_t> max_experts() const {
+    if (memory_bytes <= 0 || expert_bytes <= 0) return std::nullopt;
+    return memory_bytes / expert_bytes;
+  }
 };
 struct LinkOffer {  // its end of the data link is open
   std::string data_address;

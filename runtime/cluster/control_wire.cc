@@ -49,8 +49,10 @@ Registration registration_of(const v1::Register& message) {
           .network_namespace = message.network_namespace(),
           .device = message.device(),
           .memory_bytes = message.memory_bytes(),
+          .expert_bytes = message.expert_bytes(),
           .threads = message.threads(),
-          .data_planes = message.data_planes()};
+          .data_planes = message.data_planes(),
+          .process = message.process()};
 }
 
 absl::StatusOr<WorkerSays> report_of(const v1::ExpertsLoaded& message) {

@@ -1,10 +1,12 @@
 #include "runtime/cluster/membership.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/core/check.h"
 #include "kernels/core/status.h"
+#include "runtime/cluster/layer_shares.h"
 
 namespace brigade::runtime {
 
@@ -14,8 +16,8 @@ const char* evidence_name(Evidence evidence) {
     case Evidence::kTransportError: return "transport error";
     case Evidence::kHeartbeatMissed: return "heartbeat missed";
     case Evidence::kReplyOverdue: return "reply overdue";
-    case Evidence::kWrongData: return "wrong data";
-    case Evidence::kLoadFailed: return "experts could not be loaded";
+    case Evidence::kWrongData:
+      return "wrong data";
   }
   return "?";
 }
@@ -61,9 +63,10 @@ absl::Status Membership::on(const WorkerJoined& event, Effects* effects) {
   });
   if (slot != workers_.end() && current(static_cast<Rank>(slot - workers_.begin()), slot->incarnation)) {
     if (slot->incarnation == event.incarnation) return absl::OkStatus();
-    RETURN_IF_ERROR(on(WorkerSuspected{static_cast<Rank>(slot - workers_.begin()), slot->incarnation,
-                                       Evidence::kControlStreamLost, "its process was replaced"},
-                       effects));
+    RETURN_IF_ERROR(
+        on(WorkerSuspected{static_cast<Rank>(slot - workers_.begin()), slot->incarnation,
+                           Evidence::kControlStreamLost, "it joined anew"},
+           effects));
   }
   if (slot == workers_.end()) {
     if (static_cast<int>(workers_.size()) < config_.max_ranks) {
@@ -78,7 +81,7 @@ absl::Status Membership::on(const WorkerJoined& event, Effects* effects) {
                                                        config_.max_ranks, " rank slots are taken"));
     }
   }
-  *slot = {event.worker_id, event.incarnation, WorkerState::kActive};
+  *slot = {event.worker_id, event.incarnation, WorkerState::kActive, event.max_experts};
   effects->push_back(Admit{static_cast<Rank>(slot - workers_.begin()), event.incarnation});
   if (started_) {
     rebalance(effects);
@@ -116,17 +119,47 @@ absl::Status Membership::on(const ExpertsLoaded& event, Effects* effects) {
     expert.holders.insert(expert.holders.begin(), event.rank);
     changed = true;
   }
-  if (!unwanted.empty()) effects->push_back(Release{event.rank, event.incarnation, std::move(unwanted)});
-  if (!changed) return absl::OkStatus();
-  publish(effects);
-  release_surplus(effects);
-  dismiss_drained(effects);
+  if (!unwanted.empty()) release(event.rank, std::move(unwanted), effects);
+  if (changed) {
+    publish(effects);
+    release_surplus(effects);
+    dismiss_drained(effects);
+  }
+  // What was released makes room for experts that found none.
+  if (started_ && short_of_room_) rebalance(effects);
   return absl::OkStatus();
+}
+
+absl::Status Membership::on(const ExpertsNotLoaded& event, Effects* effects) {
+  if (event.rank < 0 || !current(event.rank, event.incarnation)) return absl::OkStatus();
+  Worker& worker = workers_[event.rank];
+  std::vector<ExpertKey> dropped;
+  for (const ExpertKey& key : event.keys) {
+    Expert& expert = at(key);
+    if (expert.loading == event.rank) expert.loading = kNobody;
+    const auto& holders = expert.holders;
+    if (std::find(holders.begin(), holders.end(), event.rank) == holders.end())
+      dropped.push_back(key);
+  }
+  // It may hold some of them from an earlier life.
+  if (!dropped.empty()) release(event.rank, std::move(dropped), effects);
+  worker.takes_more = false;
+  if (started_) rebalance(effects);
+  return absl::OkStatus();
+}
+
+void Membership::release(Rank rank, std::vector<ExpertKey> keys, Effects* effects) {
+  if (rank != kCoordinator) {
+    for (const ExpertKey& key : keys) workers_[rank].present.erase(key);
+  }
+  effects->push_back(
+      Release{rank, rank == kCoordinator ? 0 : workers_[rank].incarnation, std::move(keys)});
 }
 
 absl::Status Membership::on(const WorkerSuspected& event, Effects* effects) {
   if (event.rank < 0 || !current(event.rank, event.incarnation)) return absl::OkStatus();
   workers_[event.rank].state = WorkerState::kLost;
+  workers_[event.rank].present.clear();
   effects->push_back(Mask{event.rank, event.incarnation,
                           absl::StrCat(evidence_name(event.evidence),
                                        event.detail.empty() ? "" : ": ", event.detail)});
@@ -157,55 +190,110 @@ void Membership::start(Effects* effects) {
   rebalance(effects);
 }
 
-// One layer: every expert gets a usable holder (or somebody who loads it), and no worker carries more
-// than its even share. Experts stay where they are while that is so: movement is bounded by need.
-void Membership::assign_layer(int moe_layer, std::vector<std::vector<ExpertKey>>* loads) {
+std::vector<Rank> Membership::usable_ranks() const {
   std::vector<Rank> ranks;
   for (Rank rank = kCoordinator; rank < static_cast<Rank>(workers_.size()); ++rank) {
     if (usable(rank)) ranks.push_back(rank);
   }
+  return ranks;
+}
+
+// Who is to serve the expert in the end, if that is anybody who may.
+Rank Membership::owner(const Expert& expert) const {
+  const Rank rank = expert.loading != kNobody ? expert.loading
+                    : expert.holders.empty()  ? kNobody
+                                              : expert.holders[0];
+  return rank != kNobody && usable(rank) ? rank : kNobody;
+}
+
+void Membership::ask(Rank rank, const ExpertKey& key, KeysByRank* loads) {
+  Expert& expert = at(key);
+  if (owner(expert) == rank || expert.loading == rank) return;
+  if (std::find(expert.holders.begin(), expert.holders.end(), rank) != expert.holders.end()) return;
+  expert.loading = rank;
+  (*loads)[rank + 1].push_back(key);
+  if (rank != kCoordinator) workers_[rank].present.insert(key);
+}
+
+// Of those with room the one that holds least.
+Rank Membership::rank_with_room() const {
+  Rank best = kNobody;
+  for (const Rank rank : usable_ranks()) {
+    if (rank == kCoordinator || !workers_[rank].has_room()) continue;
+    if (best == kNobody || workers_[rank].present.size() < workers_[best].present.size())
+      best = rank;
+  }
+  return best;
+}
+
+int Membership::Worker::present_of(int moe_layer) const {
+  return static_cast<int>(
+      std::distance(present.lower_bound({moe_layer, 0}), present.lower_bound({moe_layer + 1, 0})));
+}
+
+// What the rank could carry of a layer when its memory takes `left` for this layer and those to
+// come.
+int Membership::allowance(Rank rank, int moe_layer, int64_t left) const {
+  if (rank != kCoordinator && !workers_[rank].takes_more)
+    return workers_[rank].present_of(moe_layer);
+  const int layers_left = config_.moe_layers - moe_layer;
+  const int64_t even = left / layers_left + (left % layers_left > 0);
+  return static_cast<int>(std::min<int64_t>(config_.experts, even));
+}
+
+// One layer: every expert gets a usable holder (or somebody who loads it), and no worker carries
+// more than its share, which is even but for those with little memory. Experts stay where they are
+// while that is so: movement is bounded by need. `left`: what each usable rank's memory takes for
+// this layer and those to come. What no worker has room for stays above a share, or goes to the
+// coordinator.
+void Membership::assign_layer(int moe_layer, std::vector<int64_t>* left, KeysByRank* loads) {
+  const std::vector<Rank> ranks = usable_ranks();
   CHECK(!ranks.empty());
-  const int count = static_cast<int>(ranks.size());
-  const int low = config_.experts / count;
-  int may_exceed = config_.experts % count;  // so many ranks may carry low + 1
+  const size_t count = ranks.size();
+  std::vector<int> allowances;
+  for (size_t i = 0; i < count; ++i) {
+    allowances.push_back(allowance(ranks[i], moe_layer, (*left)[i]));
+  }
+  LayerShares shares(std::move(allowances), config_.experts);
   // Who carries one more alternates from layer to layer, so that totals are even too.
-  std::rotate(ranks.begin(), ranks.begin() + moe_layer * may_exceed % count, ranks.end());
-  std::vector<int> carried(workers_.size() + 1, 0);
-  std::vector<int> unassigned;
-  const auto owner = [&](const Expert& expert) {
-    if (expert.loading != kNobody) return usable(expert.loading) ? expert.loading : kNobody;
-    return !expert.holders.empty() && usable(expert.holders[0]) ? expert.holders[0] : kNobody;
+  const size_t first = size_t(moe_layer) * shares.spare() % count;
+  const auto position_of = [&](Rank rank) {
+    return static_cast<size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
   };
+  std::vector<int> unassigned;
   for (int e = 0; e < config_.experts; ++e) {
-    const Rank rank = owner(at({moe_layer, e}));
-    if (rank == kNobody) {
-      unassigned.push_back(e);
-    } else if (carried[rank + 1] < low) {
-      ++carried[rank + 1];
-    } else if (carried[rank + 1] == low && may_exceed > 0) {
-      ++carried[rank + 1];
-      --may_exceed;
-    } else {
-      unassigned.push_back(e);  // above its share: moves
-    }
+    const size_t position = position_of(owner(at({moe_layer, e})));
+    if (position == count || !shares.take(position)) unassigned.push_back(e);  // or it moves
   }
   // Rank by rank, so that each gets runs of neighbours.
   size_t next = 0;
+  const auto takes = [&](Rank rank, size_t position) {
+    return (rank == kCoordinator || workers_[rank].has_room()) && shares.take(position);
+  };
   for (const int e : unassigned) {
-    while (carried[ranks[next] + 1] >= low + (may_exceed > 0)) CHECK(++next < ranks.size());
-    const Rank rank = ranks[next];
-    if (carried[rank + 1]++ == low) --may_exceed;
-    Expert& expert = at({moe_layer, e});
-    if (owner(expert) == rank) continue;
-    if (std::find(expert.holders.begin(), expert.holders.end(), rank) != expert.holders.end()) continue;
-    expert.loading = rank;
-    (*loads)[rank + 1].push_back({moe_layer, e});
+    const ExpertKey key = {moe_layer, e};
+    while (next < count && !takes(ranks[(first + next) % count], (first + next) % count)) ++next;
+    if (next < count) {
+      ask(ranks[(first + next) % count], key, loads);
+      continue;
+    }
+    short_of_room_ = true;
+    if (owner(at(key)) != kNobody) continue;
+    const Rank rank = rank_with_room();
+    ask(rank == kNobody ? kCoordinator : rank, key, loads);
   }
+  for (size_t i = 0; i < count; ++i) (*left)[i] -= shares.carried(i);
 }
 
 void Membership::rebalance(Effects* effects) {
-  std::vector<std::vector<ExpertKey>> loads(workers_.size() + 1);
-  for (int layer = 0; layer < config_.moe_layers; ++layer) assign_layer(layer, &loads);
+  std::vector<int64_t> left;
+  for (const Rank rank : usable_ranks()) {
+    left.push_back(rank == kCoordinator ? std::numeric_limits<int64_t>::max()
+                                        : workers_[rank].max_experts);
+  }
+  short_of_room_ = false;
+  KeysByRank loads(workers_.size() + 1);
+  for (int layer = 0; layer < config_.moe_layers; ++layer) assign_layer(layer, &left, &loads);
   for (Rank rank = kCoordinator; rank < static_cast<Rank>(workers_.size()); ++rank) {
     std::vector<ExpertKey>& keys = loads[rank + 1];
     if (keys.empty()) continue;
@@ -245,9 +333,7 @@ void Membership::release_surplus(Effects* effects) {
   if (!any) return;
   publish(effects);
   for (Rank rank = kCoordinator; rank < static_cast<Rank>(workers_.size()); ++rank) {
-    if (released[rank + 1].empty()) continue;
-    effects->push_back(Release{rank, rank == kCoordinator ? 0 : workers_[rank].incarnation,
-                               std::move(released[rank + 1])});
+    if (!released[rank + 1].empty()) release(rank, std::move(released[rank + 1]), effects);
   }
 }
 

@@ -8,6 +8,8 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -27,15 +29,28 @@ struct ExpertKey {
   auto operator<=>(const ExpertKey&) const = default;
 };
 
-enum class Evidence { kControlStreamLost, kTransportError, kHeartbeatMissed, kReplyOverdue, kWrongData, kLoadFailed };
+enum class Evidence {
+  kControlStreamLost,
+  kTransportError,
+  kHeartbeatMissed,
+  kReplyOverdue,
+  kWrongData
+};
 const char* evidence_name(Evidence evidence);
 
 // Events.
 struct WorkerJoined {
   std::string worker_id;      // stable over restarts of one configured worker
   uint64_t incarnation = 0;
+  int64_t max_experts =
+      std::numeric_limits<int64_t>::max();  // that its memory takes, over all layers
 };
 struct ExpertsLoaded {        // also from the coordinator itself (rank kCoordinator)
+  Rank rank = 0;
+  uint64_t incarnation = 0;
+  std::vector<ExpertKey> keys;
+};
+struct ExpertsNotLoaded {  // by a worker: it stays, with what it has, and is given no more
   Rank rank = 0;
   uint64_t incarnation = 0;
   std::vector<ExpertKey> keys;
@@ -51,8 +66,8 @@ struct WorkerLeaving {        // asked to drain; stays in use until its experts 
   uint64_t incarnation = 0;
 };
 struct JoinDeadlinePassed {}; // start with whoever is there
-using MembershipEvent =
-    std::variant<WorkerJoined, ExpertsLoaded, WorkerSuspected, WorkerLeaving, JoinDeadlinePassed>;
+using MembershipEvent = std::variant<WorkerJoined, ExpertsLoaded, ExpertsNotLoaded, WorkerSuspected,
+                                     WorkerLeaving, JoinDeadlinePassed>;
 
 // Effects.
 struct Admit {                // answer the worker's registration
@@ -104,6 +119,13 @@ class Membership {
     std::string worker_id;
     uint64_t incarnation = 0;
     WorkerState state = WorkerState::kEmpty;
+    int64_t max_experts = 0;
+    bool takes_more = true;            // false: a load has failed
+    std::set<ExpertKey> present = {};  // once it has carried out all that it was told
+    bool has_room() const {
+      return takes_more && static_cast<int64_t>(present.size()) < max_experts;
+    }
+    int present_of(int moe_layer) const;
   };
   const std::vector<Worker>& workers() const { return workers_; }
   uint64_t version() const { return version_; }
@@ -118,9 +140,11 @@ class Membership {
   };
   static constexpr Rank kNobody = -2;
   using Effects = std::vector<MembershipEffect>;
+  using KeysByRank = std::vector<std::vector<ExpertKey>>;  // rank + 1: the coordinator's first
 
   absl::Status on(const WorkerJoined& event, Effects* effects);
   absl::Status on(const ExpertsLoaded& event, Effects* effects);
+  absl::Status on(const ExpertsNotLoaded& event, Effects* effects);
   absl::Status on(const WorkerSuspected& event, Effects* effects);
   absl::Status on(const WorkerLeaving& event, Effects* effects);
   absl::Status on(const JoinDeadlinePassed& event, Effects* effects);
@@ -130,7 +154,13 @@ class Membership {
   Expert& at(const ExpertKey& key) { return experts_[size_t(key.moe_layer) * config_.experts + key.expert]; }
   void start(Effects* effects);
   void rebalance(Effects* effects);
-  void assign_layer(int moe_layer, std::vector<std::vector<ExpertKey>>* loads);
+  std::vector<Rank> usable_ranks() const;
+  int allowance(Rank rank, int moe_layer, int64_t left) const;
+  Rank owner(const Expert& expert) const;
+  void assign_layer(int moe_layer, std::vector<int64_t>* left, KeysByRank* loads);
+  void ask(Rank rank, const ExpertKey& key, KeysByRank* loads);
+  Rank rank_with_room() const;
+  void release(Rank rank, std::vector<ExpertKey> keys, Effects* effects);
   void publish(Effects* effects);
   void release_surplus(Effects* effects);
   void dismiss_drained(Effects* effects);
@@ -140,6 +170,7 @@ class Membership {
   std::vector<Expert> experts_;         // [moe_layers * experts]
   uint64_t version_ = 0;
   bool started_ = false;
+  bool short_of_room_ = false;  // some expert is not where an even share would put it
 };
 
 }  // namespace brigade::runtime

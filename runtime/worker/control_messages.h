@@ -59,8 +59,10 @@ struct Registration {
   uint64_t network_namespace = 0;
   std::string device;
   std::string data_planes;  // comma separated
-  int64_t memory_bytes = 0;
+  int64_t memory_bytes = 0;  // for experts; 0: no limit known
+  int64_t expert_bytes = 0;  // of that, one takes
   int threads = 0;
+  uint64_t process = 0;  // drawn once by each process, for all its registrations
 };
 struct LinkReady {
   std::string data_address;

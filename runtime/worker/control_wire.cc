@@ -73,6 +73,8 @@ void fill(const Registration& from, v1::WorkerMessage* wire) {
   to.set_memory_bytes(from.memory_bytes);
   to.set_threads(from.threads);
   to.set_data_planes(from.data_planes);
+  to.set_expert_bytes(from.expert_bytes);
+  to.set_process(from.process);
 }
 void fill(const LinkReady& from, v1::WorkerMessage* wire) {
   wire->mutable_link_ready()->set_data_address(from.data_address);

@@ -23,8 +23,19 @@ namespace {
 using expert_parallel::ExpertShard;
 using expert_parallel::HostIdentity;
 
+uint64_t random_number() {
+  static std::random_device source;
+  return uint64_t{source()} << 32 | source();
+}
+
+// The limit that was set, or most of what a GPU has left: rows and their answers need some too.
+int64_t memory_for_experts(const WorkerConfig& config, const kernels::Device& device) {
+  if (config.memory_bytes > 0) return config.memory_bytes;
+  return static_cast<int64_t>(device.free_bytes() / 10 * 9);
+}
+
 absl::StatusOr<Registration> introduce(const WorkerConfig& config, const OpenedModel& model,
-                                       kernels::Device& device) {
+                                       kernels::Device& device, const ExpertShard& shard) {
   const kernels::DType wire = dtype_of(config.wire_dtype), kv = dtype_of(config.kv_dtype);
   ASSIGN_OR_RETURN(const kernels::Numerics numerics, kernels::numerics_of(device, wire, kv));
   const HostIdentity identity = HostIdentity::read();
@@ -38,8 +49,10 @@ absl::StatusOr<Registration> introduce(const WorkerConfig& config, const OpenedM
                             .boot_id = identity.boot_id,
                             .network_namespace = identity.namespaces[0],
                             .device = device.name(),
-                            .memory_bytes = config.memory_bytes,
-                            .threads = config.threads};
+                            .memory_bytes = memory_for_experts(config, device),
+                            .expert_bytes = static_cast<int64_t>(shard.expert_bytes()),
+                            .threads = config.threads,
+                            .process = random_number()};
   ASSIGN_OR_RETURN(registration.model_fingerprint, model_fingerprint(*model.checkpoint));
   ASSIGN_OR_RETURN(const std::vector<std::string> planes,
                    data_planes(config.data_plane, config.device));
@@ -59,9 +72,7 @@ SessionConfig session_config(const WorkerConfig& config) {
           .exit_when_lost = config.on_lost_coordinator == "exit",
           .rejoin_timeout = config.rejoin_timeout,
           .grace = config.grace,
-          .random = [source = std::make_shared<std::random_device>()] {
-            return uint64_t{(*source)()} << 32 | (*source)();
-          }};
+          .random = &random_number};
 }
 
 }  // namespace
@@ -78,7 +89,7 @@ absl::StatusOr<std::unique_ptr<ExpertWorker>> ExpertWorker::create(const WorkerC
         absl::StrCat("--model ", config.model, " has no experts: nothing for a worker to do"));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<ExpertShard> shard, ExpertShard::create(*device, geometry));
-  ASSIGN_OR_RETURN(Registration registration, introduce(config, model, *device));
+  ASSIGN_OR_RETURN(Registration registration, introduce(config, model, *device, *shard));
   model.checkpoint->drop_pages();
   auto worker = std::unique_ptr<ExpertWorker>(new ExpertWorker(
       config, std::move(model), std::move(device), std::move(shard), std::move(registration)));

@@ -38,6 +38,21 @@ TEST(ClusterTable, ShowsWorkersRowsAndWhereExpertsLive) {
   EXPECT_THAT(text, HasSubstr("layer 0-1    coordinator: 3,5   rank 0: 0-2,4\n"));
   EXPECT_THAT(text, HasSubstr("layer 2      nobody: 5   coordinator: 3   rank 0: 0-2,4\n"));
   EXPECT_THAT(text, Not(HasSubstr("itself holds")));
+  EXPECT_THAT(text, Not(HasSubstr("memory")));
+}
+
+TEST(ClusterTable, SaysWhyAWorkerHasNoMoreExperts) {
+  v1::Cluster cluster;
+  v1::Worker* worker = cluster.add_workers();
+  worker->set_state("active");
+  worker->set_experts(8);
+  worker->set_max_experts(9);
+  EXPECT_THAT(cluster_table(cluster), Not(HasSubstr("memory")));
+  worker->set_max_experts(8);
+  EXPECT_THAT(cluster_table(cluster), HasSubstr("; its memory takes no more than 8 experts\n"));
+  worker->clear_max_experts();
+  worker->set_load_failure("could not load 3 experts: no such file");
+  EXPECT_THAT(cluster_table(cluster), HasSubstr("; could not load 3 experts: no such file\n"));
 }
 
 TEST(ClusterTable, BeforeTheStartThereIsNothingToPlace) {

@@ -50,6 +50,8 @@ class ProcessCluster {
   absl::StatusOr<v1::GetStatusResponse> status();
   static int active_workers(const v1::GetStatusResponse& status);
 
+  // A file beside the logs.
+  std::string log_file(const std::string& name) const { return folder_ + "/" + name + ".log"; }
   std::string coordinator_log() const;
   std::string worker_log(int index) const;
   const std::string& why() const { return why_; }

@@ -142,7 +142,10 @@ void ScriptedWorker::join(runtime::ClusterHost& host) {
                                     .numerics_id = options_.identity.numerics_id,
                                     .numerics_text = options_.identity.numerics_text,
                                     .host = "here",
-                                    .device = "cpu"});
+                                    .device = "cpu",
+                                    .memory_bytes = 1000 * options_.max_experts,
+                                    .expert_bytes = 1000,
+                                    .process = options_.process});
   thread_ = std::thread([this] { run(); });
 }
 
@@ -207,13 +210,19 @@ void ScriptedWorker::on(const runtime::LoadOrder& message) {
     report.checksums.push_back(options_.wrong_checksums ? checksum + 1 : checksum);
   }
   report.resident_bytes = static_cast<int64_t>(shard_->resident_bytes());
+  const auto limit = static_cast<size_t>(options_.max_experts) * shard_->expert_bytes();
+  if (limit > 0) CHECK(shard_->resident_bytes() <= limit);
   inbox_->say(std::move(report));
 }
 
 void ScriptedWorker::on(const runtime::ReleaseOrder& message) {
   for (const ExpertKey& key : message.keys) {
-    CHECK(
-        server_->call([&] { CHECK(shard_->unload(key.moe_layer, key.expert).ok()); }, soon()).ok());
+    // Not there: a load of it has failed.
+    const auto unload = [&] {
+      if (!shard_->holds(key.moe_layer, key.expert)) return;
+      CHECK(shard_->unload(key.moe_layer, key.expert).ok());
+    };
+    CHECK(server_->call(unload, soon()).ok());
   }
 }
 

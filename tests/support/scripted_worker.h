@@ -55,6 +55,8 @@ struct ScriptedWorkerOptions {
   bool offers_link = true;
   bool fails_to_load = false;
   bool wrong_checksums = false;
+  int64_t max_experts = 0;  // that its memory takes; 0: it says none
+  uint64_t process = 0;     // see runtime::Registration
 };
 
 class ScriptedWorker {

@@ -307,18 +307,113 @@ TEST_F(ClusterHostTest, WithoutWorkersTheCoordinatorStartsAtTheJoinDeadline) {
   run_layer(0);
 }
 
-TEST_F(ClusterHostTest, WorkersThatCannotLoadOrHoldOtherBytesAreNotUsed) {
+// It stays, is given nothing more, and the status says why.
+TEST_F(ClusterHostTest, AWorkerThatCannotLoadStaysWithoutExperts) {
   start();
   ScriptedWorker& a = join("a");
   ScriptedWorker& broken = join(ScriptedWorkerOptions{.id = "broken", .fails_to_load = true});
-  EXPECT_TRUE(comes([&] { return broken.ended(); }));
-  EXPECT_THAT(std::string(broken.end_status().message()),
-              HasSubstr("experts could not be loaded: no memory"));
+  EXPECT_TRUE(holder_of_all_is(a.rank()));
+  EXPECT_TRUE(comes([&] { return !host_->status().workers[1].load_failure.empty(); }));
+  const ClusterStatus status = host_->status();
+  EXPECT_THAT(status.workers[1].load_failure,
+              testing::ContainsRegex("could not load [0-9]+ experts: no memory"));
+  EXPECT_EQ(status.workers[1].state, "active");
+  EXPECT_EQ(status.workers[1].experts, 0);
+  EXPECT_EQ(status.workers_lost, 0);
+  EXPECT_EQ(status.not_ready_reason, "");
+  run_layer(0);
+  // A third one shares with a alone; then the first goes, and nobody asks the broken one again.
+  join("c");
+  EXPECT_TRUE(comes([&] { return host_->status().workers[2].experts == kLayers * 2; }));
+  a.kill();
+  EXPECT_TRUE(holder_of_all_is(2));
+  run_layer(1);
+  EXPECT_FALSE(broken.ended());
+  EXPECT_EQ(host_->status().workers[1].load_failure, status.workers[1].load_failure);
+}
+
+// The limit comes with the registration. What fits nowhere the coordinator holds.
+TEST_F(ClusterHostTest, NobodyIsGivenMoreThanItsMemoryTakes) {
+  start();
+  join(ScriptedWorkerOptions{.id = "small", .max_experts = 3});
+  ScriptedWorker& middle = join(ScriptedWorkerOptions{.id = "middle", .max_experts = 5});
+  ASSERT_TRUE(all_held());
+  const auto experts_are = [this](std::vector<int64_t> each) {
+    return comes([&] {
+      std::vector<int64_t> now;
+      for (const WorkerStatus& worker : host_->status().workers) now.push_back(worker.experts);
+      return now == each;
+    });
+  };
+  EXPECT_TRUE(experts_are({3, 5}));
+  EXPECT_GT(host_->status().coordinator_expert_bytes, 0);
+  EXPECT_EQ(host_->status().workers[0].max_experts, 3);
+  run_layer(0);
+  run_layer(1);
+  join("large");
+  EXPECT_TRUE(experts_are({3, 4, 3}) || experts_are({3, 3, 4}));
+  EXPECT_TRUE(comes([&] { return host_->status().coordinator_expert_bytes == 0; }));
+  run_layer(0);
+  middle.kill();
+  EXPECT_TRUE(experts_are({3, 0, 7}));
+  run_layer(1);
+  EXPECT_EQ(host_->status().workers_lost, 1);
+}
+
+TEST_F(ClusterHostTest, AWorkerThatHoldsOtherBytesIsNotUsed) {
+  start();
+  ScriptedWorker& a = join("a");
+  join("b");
+  ASSERT_TRUE(all_held());
+  workers_[1]->kill();
   EXPECT_TRUE(holder_of_all_is(a.rank()));
   ScriptedWorker& other = join(ScriptedWorkerOptions{.id = "other", .wrong_checksums = true});
   EXPECT_TRUE(comes([&] { return other.ended(); }));
   EXPECT_THAT(std::string(other.end_status().message()), HasSubstr("wrong data: expert"));
   EXPECT_TRUE(holder_of_all_is(a.rank()));
+  run_layer(0);
+}
+
+TEST_F(ClusterHostTest, ANameBelongsToOneLiveProcess) {
+  start();
+  join("a");
+  ScriptedWorker& b = join(ScriptedWorkerOptions{.id = "b", .process = 1});
+  ASSERT_TRUE(all_held());
+  const auto refused = [&](ScriptedWorker& rival) {
+    EXPECT_EQ(rival.end_status().code(), absl::StatusCode::kAlreadyExists);
+    EXPECT_THAT(std::string(rival.end_status().message()),
+                testing::MatchesRegex("worker b on here: another process has that name, on here as "
+                                      "rank 1 since [-0-9]+ [:0-9]+ UTC, and is alive; give every "
+                                      "worker a name of its own"));
+  };
+  refused(join(ScriptedWorkerOptions{.id = "b", .incarnation = 2, .process = 2}));
+  EXPECT_FALSE(b.ended());
+  EXPECT_EQ(host_->status().workers_lost, 0);
+  run_layer(0);
+  // The same process, before the end of its stream was noticed: at once.
+  ScriptedWorker& again = join(ScriptedWorkerOptions{.id = "b", .incarnation = 3, .process = 1});
+  EXPECT_EQ(again.rank(), 1);
+  EXPECT_TRUE(comes([&] { return b.ended(); }));
+  ASSERT_TRUE(all_held());
+  // Its process is gone: another one takes the name at once.
+  again.kill();
+  EXPECT_EQ(join(ScriptedWorkerOptions{.id = "b", .incarnation = 4, .process = 3}).rank(), 1);
+  ASSERT_TRUE(all_held());
+  run_layer(1);
+  EXPECT_EQ(host_->status().workers_refused, 1);
+}
+
+TEST_F(ClusterHostTest, WhoClaimsASilentWorkersNameWaitsForItsLoss) {
+  settings_.lost_after = absl::Milliseconds(600);
+  start();
+  join("a");
+  join(ScriptedWorkerOptions{.id = "b", .beats = false, .process = 1});
+  ASSERT_TRUE(all_held());
+  ScriptedWorker& rival =
+      join(ScriptedWorkerOptions{.id = "b", .incarnation = 2, .process = 2});  // waits for its rank
+  EXPECT_EQ(rival.rank(), 1);
+  EXPECT_THAT(host_->status().workers[1].last_loss, HasSubstr("heartbeat missed"));
+  ASSERT_TRUE(all_held());
   run_layer(0);
 }
 

@@ -22,7 +22,11 @@ class Cluster {
     ASSERT_TRUE(effects.ok()) << effects.status();
     for (const MembershipEffect& effect : *effects) carry_out(effect);
   }
-  void join(const std::string& id) { send(WorkerJoined{id, ++incarnations_[id]}); }
+  void join(const std::string& id) {
+    WorkerJoined joined{id, ++incarnations_[id]};
+    if (limits_.contains(id)) joined.max_experts = limits_[id];
+    send(joined);
+  }
   void lose(Rank rank, Evidence evidence = Evidence::kControlStreamLost) {
     send(WorkerSuspected{rank, incarnation(rank), evidence, ""});
   }
@@ -33,6 +37,12 @@ class Cluster {
     held_[rank].insert(keys.begin(), keys.end());
     send(ExpertsLoaded{rank, rank == kCoordinator ? 0 : incarnation(rank), keys});
   }
+  // It loads nothing of it.
+  void fail_loads(Rank rank) {
+    std::vector<ExpertKey> keys(loading_[rank].begin(), loading_[rank].end());
+    loading_[rank].clear();
+    send(ExpertsNotLoaded{rank, incarnation(rank), keys});
+  }
   void finish_all_loads() {
     for (int round = 0; round < 10; ++round) {
       for (auto& [rank, keys] : std::map(loading_)) {
@@ -42,12 +52,18 @@ class Cluster {
   }
   uint64_t incarnation(Rank rank) const { return membership_.workers()[rank].incarnation; }
   int count(Rank rank, int layer = 0) const { return placement_ ? placement_->experts_on(rank, layer) : 0; }
+  int total(Rank rank) const {
+    int sum = 0;
+    for (int layer = 0; layer < config_.moe_layers; ++layer) sum += count(rank, layer);
+    return sum;
+  }
 
   MembershipConfig config_;
   Membership membership_;
   std::optional<Placement> placement_;
   std::set<ExpertKey> parked_;
   std::map<Rank, std::set<ExpertKey>> loading_, held_;
+  std::map<std::string, int> limits_;  // of memory, in experts
   std::set<Rank> masked_;
   std::vector<Rank> dismissed_;
   int publishes_ = 0;
@@ -57,7 +73,17 @@ class Cluster {
     std::visit([this](const auto& e) { apply(e); }, effect);
   }
   void apply(const Admit& admit) { masked_.erase(admit.rank); }
-  void apply(const Load& load) { loading_[load.rank].insert(load.keys.begin(), load.keys.end()); }
+  // The memory of who carries out its orders one after the other is never exceeded.
+  void apply(const Load& load) {
+    loading_[load.rank].insert(load.keys.begin(), load.keys.end());
+    if (load.rank == kCoordinator) return;
+    std::set<ExpertKey> all = held_[load.rank];
+    all.insert(loading_[load.rank].begin(), loading_[load.rank].end());
+    const auto limit = limits_.find(membership_.workers()[load.rank].worker_id);
+    if (limit != limits_.end()) {
+      EXPECT_LE(static_cast<int>(all.size()), limit->second) << "rank " << load.rank;
+    }
+  }
   void apply(const Mask& mask) {
     masked_.insert(mask.rank);
     loading_[mask.rank].clear();
@@ -219,6 +245,75 @@ TEST(Membership, ALostWorkersSlotIsGivenAwayWhenAllWereTaken) {
   EXPECT_EQ(cluster.count(0), 2);
 }
 
+// Two small ones hold what they can, evenly over the layers; the rest is shared by the others.
+TEST(Membership, MemoryBoundsAShare) {
+  Cluster cluster({.moe_layers = 4, .experts = 8, .expected_workers = 4});
+  cluster.limits_ = {{"a", 3}, {"b", 5}};
+  for (const char* id : {"a", "b", "c", "d"}) cluster.join(id);
+  cluster.finish_all_loads();
+  EXPECT_EQ(cluster.total(0), 3);
+  EXPECT_EQ(cluster.total(1), 5);
+  EXPECT_EQ(cluster.total(2), 12);
+  EXPECT_EQ(cluster.total(3), 12);
+  for (int layer = 0; layer < 4; ++layer) {
+    EXPECT_LE(cluster.count(0, layer), 1);
+    EXPECT_LE(cluster.count(1, layer), 2);
+    EXPECT_GE(cluster.count(2, layer), 2);
+  }
+  EXPECT_EQ(cluster.total(kCoordinator), 0);
+}
+
+TEST(Membership, WhatNoWorkerHasRoomForTheCoordinatorHolds) {
+  Cluster cluster({.moe_layers = 2, .experts = 4, .expected_workers = 2});
+  cluster.limits_ = {{"a", 3}, {"b", 0}};
+  cluster.join("a");
+  cluster.join("b");
+  cluster.finish_all_loads();
+  EXPECT_TRUE(cluster.parked_.empty());
+  EXPECT_EQ(cluster.total(0), 3);
+  EXPECT_EQ(cluster.total(1), 0);
+  EXPECT_EQ(cluster.total(kCoordinator), 5);
+  cluster.join("c");
+  cluster.finish_all_loads();
+  EXPECT_EQ(cluster.total(0) + cluster.total(2), 8);
+  EXPECT_EQ(cluster.total(kCoordinator), 0);
+  cluster.lose(2);
+  cluster.finish_all_loads();
+  EXPECT_EQ(cluster.total(0), 3);
+  EXPECT_EQ(cluster.total(kCoordinator), 5);
+}
+
+TEST(Membership, AWorkerThatFailedToLoadIsAskedForNothingMore) {
+  Cluster cluster({.moe_layers = 2, .experts = 4, .expected_workers = 2});
+  cluster.join("a");
+  cluster.join("b");
+  cluster.finish_loads(0);
+  cluster.fail_loads(1);
+  cluster.finish_all_loads();
+  EXPECT_EQ(cluster.total(0), 8);
+  EXPECT_TRUE(cluster.held_[1].empty());
+  EXPECT_EQ(cluster.membership_.active_workers(), 2);
+  cluster.lose(0);  // even now
+  cluster.finish_all_loads();
+  EXPECT_EQ(cluster.total(kCoordinator), 8);
+  cluster.join("b");  // another process: another try
+  cluster.finish_all_loads();
+  EXPECT_EQ(cluster.total(1), 8);
+}
+
+// One that has experts keeps them.
+TEST(Membership, AFailedLoadCostsNoExpertThatIsThere) {
+  Cluster cluster({.moe_layers = 2, .experts = 6, .expected_workers = 3});
+  for (const char* id : {"a", "b", "c"}) cluster.join(id);
+  cluster.finish_all_loads();
+  cluster.lose(2);
+  cluster.fail_loads(0);
+  cluster.finish_all_loads();
+  EXPECT_TRUE(cluster.parked_.empty());
+  EXPECT_EQ(cluster.total(0), 4);
+  EXPECT_EQ(cluster.total(1), 8);
+}
+
 TEST(Membership, SaysWhenNoSlotIsFreeAndWhenAnExpertDoesNotExist) {
   Membership membership({.moe_layers = 1, .experts = 2, .expected_workers = 1, .max_ranks = 1});
   ASSERT_TRUE(membership.handle(WorkerJoined{"a", 1}).ok());
@@ -284,6 +379,72 @@ TEST(Membership, RandomHistoriesEndCoveredAndEven) {
   }
   EXPECT_GT(losses, 100);
   EXPECT_GT(rejoins, 100);
+}
+
+// The same with workers of little memory whose loads fail now and then: nobody is told to hold more
+// than its memory takes, and the coordinator ends with just what fits nowhere else.
+TEST(Membership, RandomHistoriesKeepToTheMemoryOfEach) {
+  const uint64_t seed = tests::test_seed();
+  SCOPED_TRACE(tests::replay_note("membership_test", seed));
+  std::mt19937_64 random(seed);
+  int short_ones = 0, failures = 0;
+  for (int history = 0; history < tests::scaled(1000, 100); ++history) {
+    const int experts = 1 + random() % 6, layers = 1 + random() % 3;
+    Cluster cluster(
+        {.moe_layers = layers, .experts = experts, .expected_workers = int(random() % 3)});
+    const std::string ids = "abcd";
+    for (const char id : ids) {
+      if (random() % 4) cluster.limits_[std::string(1, id)] = random() % (layers * experts + 1);
+    }
+    bool failed = false;
+    for (int event = 0; event < 30; ++event) {
+      const int slots = static_cast<int>(cluster.membership_.workers().size());
+      const Rank rank = slots > 0 ? random() % slots : kCoordinator;
+      switch (random() % 6) {
+        case 0:
+        case 1:
+          cluster.join(std::string(1, ids[random() % ids.size()]));
+          break;
+        case 2:
+          if (slots > 0 && random() % 2) cluster.lose(rank);
+          break;
+        case 3:
+          cluster.finish_loads(random() % 4 ? rank : kCoordinator);
+          break;
+        case 4:
+          if (slots > 0 && random() % 4 == 0)
+            cluster.send(WorkerLeaving{rank, cluster.incarnation(rank)});
+          break;
+        case 5:
+          if (slots > 0 && random() % 8 == 0 && !cluster.loading_[rank].empty()) {
+            cluster.fail_loads(rank);
+            failed = true;
+            ++failures;
+          }
+          break;
+      }
+      if (HasFailure()) return;
+    }
+    cluster.send(JoinDeadlinePassed{});
+    cluster.finish_all_loads();
+    EXPECT_TRUE(cluster.parked_.empty());
+    int64_t room = 0;
+    for (const Membership::Worker& worker : cluster.membership_.workers()) {
+      if (worker.state != Membership::WorkerState::kActive) continue;
+      room += std::min<int64_t>(worker.max_experts, layers * experts);
+    }
+    const int64_t left = std::max<int64_t>(0, layers * experts - room);
+    if (failed) {
+      EXPECT_GE(cluster.total(kCoordinator), left);
+    } else {
+      EXPECT_EQ(cluster.total(kCoordinator), left);
+    }
+    EXPECT_EQ(cluster.held_[kCoordinator].size(), size_t(cluster.total(kCoordinator)));
+    short_ones += left > 0;
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(short_ones, 10);
+  EXPECT_GT(failures, 10);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "runtime/api/metrics.h"
 
 #include <algorithm>
-#include <exception>
 #include <utility>
 #include <vector>
 
@@ -9,10 +8,10 @@
 #include "kernels/core/status.h"
 #include "prometheus/collectable.h"
 #include "prometheus/counter.h"
-#include "prometheus/exposer.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
+#include "runtime/api/metrics_door.h"
 #include "runtime/api/server_credentials.h"
 
 namespace brigade::runtime {
@@ -264,7 +263,7 @@ struct Metrics::Parts {
   prometheus::Histogram& token_gap;
   prometheus::Histogram& call;
   prometheus::Family<prometheus::Counter>& calls;
-  std::unique_ptr<prometheus::Exposer> exposer;
+  std::unique_ptr<MetricsDoor> door;
 };
 
 Metrics::Metrics(const ServingState* state) : parts_(std::make_shared<Parts>(state)) {}
@@ -290,15 +289,10 @@ absl::StatusOr<int> Metrics::listen(const std::string& address, bool insecure) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--metrics-listen ", address, " is not a loopback address: say --insecure to open it"));
   }
-  try {
-    parts_->exposer = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/1);
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(
-        absl::StrCat("--metrics-listen ", address, ": cannot listen there: ", error.what()));
-  }
-  parts_->exposer->RegisterCollectable(parts_->registry);
-  parts_->exposer->RegisterCollectable(parts_->collector);
-  return parts_->exposer->GetListeningPorts().at(0);
+  ASSIGN_OR_RETURN(parts_->door, MetricsDoor::open(address));
+  parts_->door->show(parts_->registry);
+  parts_->door->show(parts_->collector);
+  return parts_->door->port();
 }
 
 std::string Metrics::text() const {

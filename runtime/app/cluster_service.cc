@@ -152,12 +152,16 @@ std::string ClusterService::not_ready_reason() const { return parts_->host.not_r
 
 ClusterStatus ClusterService::status() const { return parts_->host.status(); }
 
+void ClusterService::dismiss_workers() {
+  if (parts_->server == nullptr) return;
+  parts_->host.dismiss_workers("the coordinator is stopping", absl::Now() + kDismissal);
+  parts_->server->stop();
+  parts_->server = nullptr;
+}
+
 void ClusterService::stop() {
   if (std::exchange(parts_->stopped, true)) return;
-  if (parts_->server != nullptr) {
-    parts_->host.dismiss_workers("the coordinator is stopping", absl::Now() + kDismissal);
-    parts_->server->stop();
-  }
+  dismiss_workers();
   parts_->experts.stop();
   parts_->host.stop();
 }

@@ -41,6 +41,8 @@ class ClusterService {
 
   // Tells all workers to go and waits for it a little; then ends everything. The engine's thread
   // has ended before. May be called twice.
+  // Waits for no load under way. May be called twice, as stop().
+  void dismiss_workers();
   void stop();
 
  private:

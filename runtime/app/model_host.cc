@@ -237,13 +237,14 @@ std::optional<DraftWorkersStatus> ModelHost::draft_status() const {
 }
 
 void ModelHost::dismiss_workers() {
-  if (parts_->cluster != nullptr) parts_->cluster->stop();
+  if (parts_->cluster != nullptr) parts_->cluster->dismiss_workers();
   if (parts_->drafts != nullptr) parts_->drafts->stop();
 }
 
 void ModelHost::stop() {
   if (parts_->engine != nullptr) parts_->engine->stop();
   dismiss_workers();
+  if (parts_->cluster != nullptr) parts_->cluster->stop();
 }
 
 }  // namespace brigade::runtime

@@ -1,5 +1,5 @@
-// Who somebody is by the token they send: client, operator, worker or draft worker. Read once at
-// start and unchanged after; thread-safe. Tokens are compared in constant time and never logged.
+// Who somebody is by the token they send: client, operator, worker or draft worker. Unchanged once
+// read (TokenWatch reads anew); thread-safe. Tokens are compared in constant time and never logged.
 #pragma once
 
 #include <optional>

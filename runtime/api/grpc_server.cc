@@ -43,7 +43,7 @@ std::string_view authorization_of(const grpc::CallbackServerContext& context) {
 class GenerationService final : public RawGeneration {
  public:
   GenerationService(const CallServices& services, const RateMeter& rates,
-                    std::shared_ptr<const AccessTokens> tokens)
+                    std::shared_ptr<TokenWatch> tokens)
       : services_(services), rates_(rates), tokens_(std::move(tokens)) {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
@@ -66,7 +66,7 @@ class GenerationService final : public RawGeneration {
     if (status.ok()) {
       v1::GetStatusResponse answer =
           status_to_proto(*services_.state, rates_.rates(), services_.open_calls->size());
-      if (!may_see_cluster(*tokens_, authorization_of(*context))) {
+      if (!may_see_cluster(*tokens_->now(), authorization_of(*context))) {
         answer.clear_cluster();
         if (answer.has_drafting()) answer.mutable_drafting()->clear_draft_workers();
       }
@@ -79,7 +79,7 @@ class GenerationService final : public RawGeneration {
  private:
   const CallServices& services_;
   const RateMeter& rates_;
-  const std::shared_ptr<const AccessTokens> tokens_;
+  const std::shared_ptr<TokenWatch> tokens_;
 };
 
 std::string dial_address(const std::string& listen, int port) {
@@ -91,7 +91,7 @@ std::string dial_address(const std::string& listen, int port) {
 
 // Destroyed in reverse order: the server first, then what its calls use.
 struct GrpcServer::Parts {
-  Parts(const DoorOptions& options, std::shared_ptr<const AccessTokens> tokens, ServingState* state,
+  Parts(const DoorOptions& options, std::shared_ptr<TokenWatch> tokens, ServingState* state,
         RequestObserver* observer)
       : options(options),
         open_calls(options.max_open_calls),

@@ -38,7 +38,7 @@ std::vector<Role> roles_guarded(DoorKind kind) {
 // What a door asks of tokens: one of a role that the call is for.
 class TokenCheck final : public grpc::AuthMetadataProcessor {
  public:
-  TokenCheck(std::shared_ptr<const AccessTokens> tokens, DoorKind kind)
+  TokenCheck(std::shared_ptr<TokenWatch> tokens, DoorKind kind)
       : tokens_(std::move(tokens)), kind_(kind) {}
 
   bool IsBlocking() const override { return false; }
@@ -58,7 +58,7 @@ class TokenCheck final : public grpc::AuthMetadataProcessor {
       return {grpc::StatusCode::UNAUTHENTICATED,
               absl::StrCat("authorization: missing; send Bearer and a ", token_of(taken))};
     }
-    const auto role = tokens_->role_of({given->second.data(), given->second.size()});
+    const auto role = tokens_->now()->role_of({given->second.data(), given->second.size()});
     if (!role) {
       return {grpc::StatusCode::UNAUTHENTICATED, "authorization: not a token of this server"};
     }
@@ -77,7 +77,7 @@ class TokenCheck final : public grpc::AuthMetadataProcessor {
         " token");
   }
 
-  const std::shared_ptr<const AccessTokens> tokens_;
+  const std::shared_ptr<TokenWatch> tokens_;
   const DoorKind kind_;
 };
 
@@ -162,13 +162,14 @@ absl::StatusOr<bool> is_loopback(const std::string& address, const std::string& 
 
 absl::StatusOr<DoorCredentials> server_credentials(const DoorOptions& options) {
   ASSIGN_OR_RETURN(const bool loopback, is_loopback(options.listen, listen_flag(options.kind)));
-  ASSIGN_OR_RETURN(AccessTokens read,
-                   AccessTokens::read({options.token_file, options.operator_token_file,
-                                       options.worker_token_file, options.draft_token_file}));
   DoorCredentials door;
-  door.tokens = std::make_shared<const AccessTokens>(std::move(read));
+  ASSIGN_OR_RETURN(door.tokens,
+                   TokenWatch::open({options.token_file, options.operator_token_file,
+                                     options.worker_token_file, options.draft_token_file}));
   bool guarded = false;
-  for (const Role role : roles_guarded(options.kind)) guarded = guarded || door.tokens->has(role);
+  for (const Role role : roles_guarded(options.kind)) {
+    guarded = guarded || door.tokens->now()->has(role);
+  }
   RETURN_IF_ERROR(check_protection(options, loopback, guarded));
   if (!options.tls_cert.empty()) {
     ASSIGN_OR_RETURN(door.credentials, tls_credentials(options));

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/api/access_tokens.h"
 #include "runtime/api/door_options.h"
+#include "runtime/api/token_watch.h"
 
 namespace grpc {
 class ServerCredentials;
@@ -20,13 +21,13 @@ namespace brigade::runtime {
 
 struct DoorCredentials {
   std::shared_ptr<grpc::ServerCredentials> credentials;
-  std::shared_ptr<const AccessTokens> tokens;  // never null
+  std::shared_ptr<TokenWatch> tokens;  // never null
 };
 
 // INVALID_ARGUMENT names the flag: address without a port, a non-loopback address without
 // protection, half a TLS pair, a token that would travel in clear or that two roles share, a file
-// that cannot be read or is not what it should be. New certificates are taken up from the files
-// within two seconds.
+// that cannot be read or is not what it should be. New certificates and tokens are taken up
+// from the files within two seconds.
 absl::StatusOr<DoorCredentials> server_credentials(const DoorOptions& options);
 
 // Whether a call with this authorization header may see who is in the cluster: operators only, once

@@ -1,7 +1,9 @@
 // Tokens and their roles, on the clients' port and on the one where workers join.
+#include <cstdio>
 #include <fstream>
 #include <string>
 
+#include "absl/time/clock.h"
 #include "brigade/v1/cluster.grpc.pb.h"
 #include "brigade/v1/draft.grpc.pb.h"
 #include "gmock/gmock.h"
@@ -161,6 +163,50 @@ TEST(AccessTest, TokensOfOneRoleAlone) {
   client_only.token_file = write_file("client_only", kClient);
   const ControlDoor open(client_only);
   EXPECT_EQ(join(open, "").error_code(), grpc::StatusCode::UNIMPLEMENTED);
+}
+
+template <typename Condition>
+bool eventually(Condition condition) {
+  for (const absl::Time end = absl::Now() + absl::Seconds(20); absl::Now() < end;
+       absl::SleepFor(absl::Milliseconds(20))) {
+    if (condition()) return true;
+  }
+  return false;
+}
+
+// Renaming is how an operator changes a file at one go.
+void replace_file(const std::string& path, const std::string& text) {
+  std::ofstream(path + ".new") << text;
+  ASSERT_EQ(std::rename((path + ".new").c_str(), path.c_str()), 0);
+}
+
+TEST(AccessTest, NewTokensAreTakenUpFromTheirFiles) {
+  const DoorOptions options = door_with_all_tokens();
+  const ControlDoor door(options);
+  const std::string next = "worker-9876543210";
+  EXPECT_EQ(join(door, next).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  replace_file(options.worker_token_file, next);
+  EXPECT_TRUE(
+      eventually([&] { return join(door, next).error_code() == grpc::StatusCode::UNIMPLEMENTED; }));
+  EXPECT_EQ(join(door, kWorker).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(join_as_draft(door, kDraft).error_code(), grpc::StatusCode::UNIMPLEMENTED);
+}
+
+TEST(AccessTest, AWrongTokenFileChangesNothing) {
+  const std::string path = write_file("rotated", kWorker), last = "worker-of-tomorrow";
+  const auto watch = runtime::TokenWatch::open({.worker = path});
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  const auto is_worker = [&](const std::string& token) {
+    return (*watch)->now()->role_of("Bearer " + token) == runtime::Role::kWorker;
+  };
+  replace_file(path, "short");
+  const absl::Time looked = absl::Now() + absl::Milliseconds(1500);
+  EXPECT_TRUE(eventually([&] { return !is_worker(kWorker) || absl::Now() > looked; }));
+  EXPECT_TRUE(is_worker(kWorker));
+  replace_file(path, last);
+  EXPECT_TRUE(eventually([&] { return is_worker(last); }));
+  EXPECT_FALSE(is_worker(kWorker));
+  EXPECT_FALSE(is_worker("short"));
 }
 
 TEST(AccessTest, OperatorsAloneSeeTheCluster) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/api/metrics.h"
@@ -135,6 +136,20 @@ TEST(MetricsTest, ServedOnAPortOfItsOwn) {
   EXPECT_THAT(page, HasSubstr("200 OK"));
   EXPECT_THAT(page, HasSubstr("brigade_live 1"));
   EXPECT_THAT(page, HasSubstr("brigade_ready 0"));
+}
+
+// The HTTP server by itself takes two seconds to hear that it is to stop: sixteen in all.
+TEST(MetricsTest, ClosesAtOnce) {
+  runtime::ServingState state;
+  const absl::Time begin = absl::Now();
+  for (int i = 0; i < 8; ++i) {
+    const bool everywhere = i == 7;
+    runtime::Metrics metrics(&state);
+    const auto port = metrics.listen(everywhere ? "0.0.0.0:0" : "127.0.0.1:0", everywhere);
+    ASSERT_TRUE(port.ok()) << port.status();
+    EXPECT_THAT(http_get(*port), HasSubstr("200 OK"));
+  }
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(8));
 }
 
 TEST(MetricsTest, OnlyLoopback) {

@@ -3,22 +3,13 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "runtime/device/data_plane_choice.h"
+#include "runtime/joining/worker_flags.h"
 
 namespace brigade::runtime {
 namespace {
 
 constexpr int kMaxWorkers = 1024;
 constexpr int kMaxMicrobatches = 8;
-
-void add_seconds(CLI::Option_group* group, const char* flag, absl::Duration* value,
-                 const char* help) {
-  group
-      ->add_option_function<double>(
-          flag, [value](double seconds) { *value = absl::Seconds(seconds); }, help)
-      ->check(CLI::PositiveNumber)
-      ->type_name("SECONDS")
-      ->default_str(absl::StrCat(absl::ToDoubleSeconds(*value)));
-}
 
 absl::Status out_of_range(const char* flag, int value, int low, int high) {
   return absl::InvalidArgumentError(
@@ -56,11 +47,13 @@ void add_cluster_flags(CLI::App& app, ClusterConfig* config) {
       ->add_option("--wire-dtype", config->wire_dtype,
                    "f32 or bf16, of expert answers; part of the numerics")
       ->capture_default_str();
-  add_seconds(group, "--join-deadline", &config->join_deadline,
+  add_seconds(group, "--join-deadline", &config->join_deadline, CLI::PositiveNumber,
               "Then start with the workers that are there");
-  add_seconds(group, "--heartbeat", &config->heartbeat, "Between two heartbeats, both ways");
-  add_seconds(group, "--lost-after", &config->lost_after, "Silence that means a worker is lost");
-  add_seconds(group, "--reply-deadline", &config->reply_deadline,
+  add_seconds(group, "--heartbeat", &config->heartbeat, CLI::PositiveNumber,
+              "Between two heartbeats, both ways");
+  add_seconds(group, "--lost-after", &config->lost_after, CLI::PositiveNumber,
+              "Silence that means a worker is lost");
+  add_seconds(group, "--reply-deadline", &config->reply_deadline, CLI::PositiveNumber,
               "A worker that owes answers for longer is lost");
 }
 

@@ -1,4 +1,3 @@
-#include "runtime/device/device_flags.h"
 #include "runtime/app/config.h"
 
 #include <sys/stat.h>
@@ -9,11 +8,11 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
-#include "cluster_file/duration_and_size.h"
 #include "cluster_file/read_cluster_file.h"
 #include "kernels/core/status.h"
 #include "runtime/app/cluster_file_settings.h"
 #include "runtime/app/speculation_flags.h"
+#include "runtime/joining/worker_flags.h"
 
 namespace brigade::runtime {
 namespace {
@@ -47,19 +46,10 @@ void add_model_flags(CLI::App& app, CoordinatorConfig* config) {
   group
       ->add_option("--max-context", config->max_context, "Shorten the model's context; 0: as it is")
       ->capture_default_str();
-  group
-      ->add_option_function<std::string>(
-          "--kv-memory",
-          [config](const std::string& text) {
-            const absl::StatusOr<int64_t> bytes = cluster_file::parse_size(text);
-            if (!bytes.ok()) {
-              throw CLI::ValidationError("--kv-memory", std::string(bytes.status().message()));
-            }
-            config->kv_memory_bytes = *bytes;
-          },
-          "Memory for the KV cache, such as 512M or 4G; default: a quarter of what is free, "
-          "8G at most")
-      ->type_name("SIZE");
+  add_size(group, "--kv-memory", &config->kv_memory_bytes,
+           "Memory for the KV cache, such as 512M or 4G; default: a quarter of what is free, "
+           "8G at most",
+           "");
   group->add_option("--kv-block", config->kv_block_size, "Positions of one KV block")
       ->capture_default_str();
   group->add_option("--kv-dtype", config->kv_dtype, "f32, bf16 or f16; part of the numerics")

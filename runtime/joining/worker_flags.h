@@ -1,5 +1,6 @@
 // The command line of either kind of worker: flags of WorkerSettings, and reading them over a
-// cluster file. For the translation units that parse a command line.
+// cluster file; and kinds of values that the coordinator's flags have too. For the translation
+// units that parse a command line.
 #pragma once
 
 #include <cstdio>

@@ -115,9 +115,8 @@ absl::Status add(Report& report, Clock& clock, const std::string& name, double b
 absl::Status time_copy(const Options& options, Device& device, LayerStack& stack, Clock& clock,
                        Report& report) {
   const size_t bytes = options.small ? 1 << 16 : size_t{1} << 30;
-  ASSIGN_OR_RETURN(const Buffer from, Buffer::allocate(device, bytes));
+  ASSIGN_OR_RETURN(const Buffer from, stack.filled(bytes));
   ASSIGN_OR_RETURN(const Buffer to, Buffer::allocate(device, bytes));
-  RETURN_IF_ERROR(stack.stream().fill_bytes(from.data(), 0x3C, bytes));
   ASSIGN_OR_RETURN(const double copy_seconds, clock.time([&] {
     return stack.stream().copy_on_device(to.data(), from.data(), bytes);
   }));
@@ -134,12 +133,9 @@ absl::Status time_gemm(const Options& options, Device& device, LayerStack& stack
   const kernels::WeightFormat format =
       kernels::weight_format(kernels::DType::kBF16, kernels::weight_layout(device));
   const size_t bytes = sizeof(float) * size * size;
-  ASSIGN_OR_RETURN(const Buffer x, Buffer::allocate(device, bytes));
+  ASSIGN_OR_RETURN(const Buffer x, stack.filled(bytes));
   ASSIGN_OR_RETURN(const Buffer y, Buffer::allocate(device, bytes));
-  ASSIGN_OR_RETURN(const Buffer w,
-                   Buffer::allocate(device, kernels::packed_bytes(format, size, size)));
-  RETURN_IF_ERROR(stack.stream().fill_bytes(x.data(), 0x3C, x.bytes()));
-  RETURN_IF_ERROR(stack.stream().fill_bytes(w.data(), 0x3C, w.bytes()));
+  ASSIGN_OR_RETURN(const Buffer w, stack.filled(kernels::packed_bytes(format, size, size)));
   ASSIGN_OR_RETURN(const double seconds, clock.time([&] {
     return kernels::matmul(stack.stream(), {.x = x.as<float>(),
                                             .weights = {w.data(), format, size, size},

@@ -43,6 +43,10 @@ class LayerStack {
   absl::Status combine(int rows);
   absl::Status norm(int layer, int rows);
 
+  // Device memory with small numbers that differ, whether read as bf16 or f32: equal ones would
+  // cost a GPU less power, and so give times that no model sees.
+  absl::StatusOr<kernels::Buffer> filled(size_t bytes);
+
   absl::Status synchronize();
   kernels::Stream& stream() { return *stream_; }
   const LayerShape& shape() const { return shape_; }
@@ -61,7 +65,7 @@ class LayerStack {
     kernels::Buffer cache;
   };
   LayerStack(kernels::Device& device, const LayerShape& shape);
-  absl::StatusOr<kernels::Buffer> filled(size_t bytes);
+  absl::Status make_pattern();
   absl::StatusOr<kernels::Buffer> indices(const std::vector<int32_t>& values);
   absl::Status make_layer(Layer& layer);
   absl::Status make_buffers(int max_rows);
@@ -81,7 +85,7 @@ class LayerStack {
   // Of decode rows, then of a prompt's rows.
   kernels::Buffer decode_positions_, decode_sequences_, prompt_positions_, prompt_sequences_;
   kernels::Buffer row_index_, out_index_;
-  kernels::HostBuffer host_experts_, host_rows_, host_slots_;
+  kernels::HostBuffer pattern_, host_experts_, host_rows_, host_slots_;
   std::vector<std::vector<kernels::ExpertGroup>> groups_;  // [layer], for planned_rows_
   int max_rows_ = 0, planned_rows_ = 0;
 };

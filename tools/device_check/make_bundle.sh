@@ -24,7 +24,7 @@ for program in "${programs[@]}" brigade_cuda.so; do
   cp "build/cuda/bin/$program" "$folder/bin/"
   strip "$folder/bin/$program"
 done
-cp tools/device_check/{device_check.py,steps.py,machine.py,README.md} "$folder/"
+cp tools/device_check/{device_check.py,steps.py,machine.py,nccl_alone.py,README.md} "$folder/"
 
 # Libraries of the programs, without those of CUDA. The C library goes along with its loader: it is used
 # where the machine's own is older.

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -54,7 +55,7 @@ class Bench:
     """Starts our programs with the libraries of the bundle and of the machine."""
 
     def __init__(self, here, found, seed, quick=False):
-        self.here, self.seed, self.quick = here, seed, quick
+        self.here, self.found, self.seed, self.quick = here, found, seed, quick
         self.bin = here / "bin"
         self.module = self.bin / "brigade_cuda.so"
         folders = [str(here / "lib")] + [str(Path(path).parent) for path in found.values() if path]
@@ -300,6 +301,19 @@ def fast_arithmetic(bench, deadline):
     return f"{equal} of {len(got)} texts are the CPU's; {speed:.1f} tokens/s", None, {"tokens_per_second": speed}
 
 
+# Two ranks need two GPUs: on one, that the library, the driver and this machine go together.
+def nccl_alone(bench, deadline):
+    libraries = [bench.found["libcudart.so.13"], bench.found["libnccl.so.2"]]
+    if bench.quick or None in libraries:
+        raise NotAvailable("left out" if bench.quick else "no libcudart or libnccl on this machine")
+    script = Path(__file__).resolve().parent / "nccl_alone.py"
+    done = subprocess.run([sys.executable, str(script), *libraries], capture_output=True, text=True,
+                          timeout=max(1.0, deadline - time.monotonic()))
+    if done.returncode != 0:
+        raise Failed((done.stdout + done.stderr).strip()[-500:])
+    return done.stdout.strip(), None, None
+
+
 def timings(bench, deadline):
     out = bench.output(bench.command("cuda_bench", "--json", *(["--small"] if bench.quick else [])), deadline)
     data = json.loads(out)
@@ -317,6 +331,7 @@ STEPS = [
     Step("host-staged workers", 40, "two workers on the same GPU, rows through the host",
          end_to_end(["cuda:0", "cuda:0"], ["--data-plane", "host"])),
     Step("draft worker", 40, "speculation with the target on the GPU", end_to_end([], draft=True)),
+    Step("NCCL alone", 30, "a communicator of one rank that sends to itself", nccl_alone),
     Step("NCCL", 60, "workers on GPUs of their own, rows through NCCL",
          end_to_end(["cuda:1"], ["--data-plane", "nccl"], gpus=2)),
     Step("fast arithmetic", 30, "the demo model with tensor cores and cuBLAS", fast_arithmetic),

@@ -126,7 +126,9 @@ class Stream {
   virtual absl::Status synchronize(absl::Time deadline) = 0;
 
   // From begin_capture() to end_capture() what is enqueued is recorded and does not run; record() and
-  // synchronize() are refused meanwhile. UNIMPLEMENTED, with the device's name, unless has_graphs().
+  // synchronize() are refused meanwhile. An error of these three calls, or of what was to be recorded,
+  // is not sticky: nothing has run of it. end_capture() ends the recording also then. UNIMPLEMENTED,
+  // with the device's name, unless has_graphs().
   virtual absl::Status begin_capture();
   virtual absl::StatusOr<Graph> end_capture();
   virtual absl::Status launch(const Graph& graph);

@@ -72,12 +72,18 @@ absl::Status StreamImpl::usable() const {
   return cuda_status(cudaSetDevice(device_.ordinal()), "cudaSetDevice", device_.ordinal());
 }
 
+// Sticky, unless the call was to be recorded: then nothing has run, and the recording is what
+// fails.
+absl::Status StreamImpl::keep(absl::Status status) {
+  return capturing_ ? status : error_->keep(std::move(status));
+}
+
 absl::Status StreamImpl::copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                               const char* way) {
   if (bytes == 0) return absl::OkStatus();
   RETURN_IF_ERROR(usable());
-  return error_->keep(cuda_status(cudaMemcpyAsync(to, from, bytes, kind, stream_),
-                                  "cudaMemcpyAsync", way, ", ", bytes, " bytes"));
+  return keep(cuda_status(cudaMemcpyAsync(to, from, bytes, kind, stream_), "cudaMemcpyAsync", way,
+                          ", ", bytes, " bytes"));
 }
 
 absl::Status StreamImpl::copy_to_device(void* device_to, const void* host_from, size_t bytes) {
@@ -95,8 +101,8 @@ absl::Status StreamImpl::copy_on_device(void* device_to, const void* device_from
 absl::Status StreamImpl::fill_bytes(void* device_to, uint8_t value, size_t bytes) {
   if (bytes == 0) return absl::OkStatus();
   RETURN_IF_ERROR(usable());
-  return error_->keep(cuda_status(cudaMemsetAsync(device_to, value, bytes, stream_),
-                                  "cudaMemsetAsync", "value ", value, ", ", bytes, " bytes"));
+  return keep(cuda_status(cudaMemsetAsync(device_to, value, bytes, stream_), "cudaMemsetAsync",
+                          "value ", value, ", ", bytes, " bytes"));
 }
 
 absl::StatusOr<Event> StreamImpl::record(Waker* waker) {
@@ -117,9 +123,8 @@ absl::Status StreamImpl::begin_capture() {
   RETURN_IF_ERROR(usable());
   if (capturing_) return absl::FailedPreconditionError("begin_capture() twice on a stream");
   std::unique_lock<std::mutex> lock(recording_mutex_);
-  RETURN_IF_ERROR(
-      error_->keep(cuda_status(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
-                               "cudaStreamBeginCapture", "thread local")));
+  RETURN_IF_ERROR(cuda_status(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
+                              "cudaStreamBeginCapture", "thread local"));
   capturing_ = true;
   recording_lock_ = std::move(lock);
   return absl::OkStatus();
@@ -134,18 +139,18 @@ absl::StatusOr<Graph> StreamImpl::end_capture() {
   Recording recording;
   const cudaError_t ended = cudaStreamEndCapture(stream_, &recording.graph);
   RETURN_IF_ERROR(usable());
-  RETURN_IF_ERROR(error_->keep(cuda_status(ended, "cudaStreamEndCapture")));
+  RETURN_IF_ERROR(cuda_status(ended, "cudaStreamEndCapture"));
   cudaGraphExec_t graph = nullptr;
-  RETURN_IF_ERROR(error_->keep(
-      cuda_status(cudaGraphInstantiate(&graph, recording.graph, 0), "cudaGraphInstantiate")));
+  RETURN_IF_ERROR(
+      cuda_status(cudaGraphInstantiate(&graph, recording.graph, 0), "cudaGraphInstantiate"));
   return Graph(std::make_unique<GraphState>(graph));
 }
 
 absl::Status StreamImpl::launch(const Graph& graph) {
   if (graph.empty()) return absl::InvalidArgumentError("launch of an empty graph");
   RETURN_IF_ERROR(usable());
-  return error_->keep(cuda_status(
-      cudaGraphLaunch(static_cast<GraphState*>(graph.state())->graph, stream_), "cudaGraphLaunch"));
+  return cuda_status(cudaGraphLaunch(static_cast<GraphState*>(graph.state())->graph, stream_),
+                     "cudaGraphLaunch");
 }
 
 }  // namespace brigade::kernels::cuda

@@ -45,6 +45,7 @@ class StreamImpl final : public CudaStream {
   StreamImpl(CudaDevice& device, cudaStream_t stream);
   absl::Status copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, const char* way);
   absl::Status usable() const;
+  absl::Status keep(absl::Status status);
 
   CudaDevice& device_;
   const cudaStream_t stream_;

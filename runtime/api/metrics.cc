@@ -230,6 +230,13 @@ class GeneratorCollector final : public prometheus::Collectable {
     counter("brigade_expert_rows_total", "Rows routed to experts: tokens times k, per layer summed",
             expert_rows_total(s));
     families.push_back(balance(s.expert_rows));
+    counter("brigade_graph_launches_total", "Segments of steps launched as graphs of a GPU",
+            s.graph_launches);
+    counter("brigade_graph_recordings_total", "Segments of steps recorded as graphs",
+            s.graph_recordings);
+    counter("brigade_graph_evictions_total", "Step shapes whose graphs made room for others",
+            s.graph_evictions);
+    gauge("brigade_graph_shapes", "Step shapes held as graphs", s.graph_shapes);
     return families;
   }
 

@@ -41,6 +41,7 @@ void add_model_flags(CLI::App& app, CoordinatorConfig* config) {
                     "Folder with config.json, *.safetensors, tokenizer.json");
   group->add_option("--name", config->name, "Name shown to clients; default: the folder's");
   add_device_flags(group, &config->device);
+  add_graph_flag(group, &config->device);
   group->add_option("--threads", config->threads, "Compute threads; 0: one a core")
       ->capture_default_str();
   group

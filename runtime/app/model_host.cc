@@ -161,6 +161,8 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::open(const CoordinatorConf
                                    config.engine.max_draft_depth, config.token_budget,
                                    opened.spec.vocab)};
   options.max_context = parts->max_context;
+  options.graphs = {.on = wants_graphs(config.device),
+                    .warn = [](const std::string& sentence) { spdlog::warn("{}", sentence); }};
   ASSIGN_OR_RETURN(parts->tokenizer, load_tokenizer(config.model, opened.spec.vocab));
   parts->served = describe_model(config, opened.spec, parts->max_context, parts->tokenizer.get());
   parts->served->device = parts->device->name();

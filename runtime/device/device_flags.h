@@ -20,4 +20,14 @@ void add_device_flags(Group* group, DeviceSettings* settings) {
       ->capture_default_str();
 }
 
+// Of processes that run a model's layers.
+template <typename Group>
+void add_graph_flag(Group* group, DeviceSettings* settings) {
+  group
+      ->add_option("--gpu-graphs", settings->gpu_graphs,
+                   "on: small steps that recur are recorded on the GPU and launched as a whole; "
+                   "off: always op by op")
+      ->capture_default_str();
+}
+
 }  // namespace brigade::runtime

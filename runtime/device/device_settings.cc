@@ -39,7 +39,13 @@ absl::StatusOr<DeviceOptions> options_of(const DeviceSettings& settings) {
 
 }  // namespace
 
-absl::Status check(const DeviceSettings& settings) { return options_of(settings).status(); }
+absl::Status check(const DeviceSettings& settings) {
+  if (settings.gpu_graphs != "on" && settings.gpu_graphs != "off") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--gpu-graphs: '", settings.gpu_graphs, "' is neither on nor off"));
+  }
+  return options_of(settings).status();
+}
 
 bool is_gpu(const DeviceSettings& settings) {
   const absl::StatusOr<DeviceOptions> options = options_of(settings);
@@ -57,8 +63,9 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> open_device(const DeviceSetting
 }
 
 std::string describe(const DeviceSettings& settings) {
-  return is_gpu(settings) ? absl::StrCat(settings.name, ", ", settings.gpu_math, " maths")
-                          : settings.name;
+  if (!is_gpu(settings)) return settings.name;
+  return absl::StrCat(settings.name, ", ", settings.gpu_math, " maths",
+                      wants_graphs(settings) ? "" : ", no graphs");
 }
 
 }  // namespace brigade::runtime

@@ -184,6 +184,7 @@ void DraftEngine::fill_batch() {
     const int used = blocks_.blocks_for(slice.sequence->computed + slice.rows);
     batch_.max_blocks = std::max(batch_.max_blocks, used);
   }
+  batch_.max_blocks = block_table_width(batch_.max_blocks, model_.limits().max_blocks);
   const auto width = static_cast<size_t>(batch_.max_blocks);
   batch_.block_tables.assign(slices_.size() * width, -1);
   for (size_t i = 0; i < slices_.size(); ++i) {

@@ -73,6 +73,8 @@ absl::Status DraftWorker::load() {
                       .max_logit_rows = config_.max_sequences};
     options.max_context = context;
   }
+  options.graphs = {.on = wants_graphs(config_.device),
+                    .warn = [](const std::string& sentence) { spdlog::warn("{}", sentence); }};
   ASSIGN_OR_RETURN(device_, open_device(config_.device, config_.threads));
   ASSIGN_OR_RETURN(model_, load_model(config_.model, *device_, options));
   const KvGeometry& kv = model_.kv->geometry();

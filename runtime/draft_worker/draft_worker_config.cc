@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "cluster_file/read_cluster_file.h"
 #include "kernels/core/status.h"
+#include "runtime/device/device_flags.h"
 #include "runtime/joining/worker_flags.h"
 
 namespace brigade::runtime::draft_worker {
@@ -32,6 +33,7 @@ void add_flags(CLI::App& app, DraftWorkerConfig* config) {
                     "File with the draft workers' token", config);
   CLI::Option_group* group = app.add_option_group("Running");
   add_running_flags(group, "Folder of a dense model and its tokenizer.json", config);
+  add_graph_flag(group, &config->device);
   group->add_option("--max-sequences", config->max_sequences, "Drafted for at the same time")
       ->capture_default_str();
   group->add_option("--max-context", config->max_context,

@@ -4,10 +4,12 @@
 
 #include "kernels/core/check.h"
 #include "runtime/engine/sequence.h"
+#include "runtime/model/step_shape.h"
 
 namespace brigade::runtime {
 
-BatchBuilder::BatchBuilder(const StepLimits& limits, int block_size) : block_size_(block_size) {
+BatchBuilder::BatchBuilder(const StepLimits& limits, int block_size)
+    : block_size_(block_size), max_blocks_(limits.max_blocks) {
   const auto rows = static_cast<size_t>(limits.max_rows);
   batch_.tokens.reserve(rows);
   batch_.positions.reserve(rows);
@@ -32,6 +34,7 @@ const StepBatch& BatchBuilder::build(const StepPlan& plan) {
     const int used = (slice.start + slice.count + block_size_ - 1) / block_size_;
     batch_.max_blocks = std::max(batch_.max_blocks, used);
   }
+  batch_.max_blocks = block_table_width(batch_.max_blocks, max_blocks_);
   const auto width = static_cast<size_t>(batch_.max_blocks);
   // -1 beyond a sequence's blocks: whoever reads there fails at once.
   batch_.block_tables.assign(plan.slices.size() * width, -1);

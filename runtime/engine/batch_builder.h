@@ -20,6 +20,7 @@ class BatchBuilder {
   void add_rows(const StepSlice& slice, int sequence_index);
 
   const int block_size_;
+  const int max_blocks_;
   StepBatch batch_;
 };
 

@@ -52,6 +52,9 @@ struct GeneratorStatus {
   int64_t mixed_steps = 0;        // steps with prefill chunks and decodes together
   // Microbatches at the experts, summed; and how long of it others were computed here.
   double exchange_seconds = 0, covered_exchange_seconds = 0;
+  // Steps as graphs of a GPU: segments launched and recorded, shapes given up and held now.
+  int64_t graph_launches = 0, graph_recordings = 0, graph_evictions = 0;
+  int graph_shapes = 0;
   std::vector<std::vector<int64_t>> expert_rows;  // [moe layer][expert], rows routed since start
 };
 

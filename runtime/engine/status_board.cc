@@ -84,6 +84,10 @@ void StatusBoard::fill(GeneratorStatus* status, bool work_exists, absl::Time now
   status->mixed_steps = counts_.mixed_steps;
   status->exchange_seconds = counts_.exchange_seconds;
   status->covered_exchange_seconds = counts_.covered_exchange_seconds;
+  status->graph_launches = counts_.graphs.launches;
+  status->graph_recordings = counts_.graphs.recordings;
+  status->graph_evictions = counts_.graphs.evictions;
+  status->graph_shapes = counts_.graphs.shapes;
   status->expert_rows = expert_rows_;
 }
 

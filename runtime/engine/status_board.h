@@ -10,6 +10,7 @@
 
 #include "absl/time/time.h"
 #include "runtime/engine/generator.h"
+#include "runtime/model/step_shape.h"
 #include "runtime/speculative/draft_counts.h"
 
 namespace brigade::runtime {
@@ -33,6 +34,7 @@ struct LoopCounts {
   int max_sequences_in_step = 0;
   int64_t mixed_steps = 0;
   double exchange_seconds = 0, covered_exchange_seconds = 0;
+  StepGraphCounts graphs;  // of all microbatches
 };
 
 class StatusBoard {

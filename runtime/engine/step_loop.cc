@@ -315,6 +315,10 @@ void StepLoop::publish(absl::Time now) {
   counts_.mixed_steps = counters.mixed_steps;
   counts_.exchange_seconds = absl::ToDoubleSeconds(overlap_.under_way());
   counts_.covered_exchange_seconds = absl::ToDoubleSeconds(overlap_.covered());
+  counts_.graphs = {};
+  for (const Microbatch& microbatch : microbatches_) {
+    counts_.graphs += microbatch.model->graph_counts();
+  }
   board_->publish(counts_);
   // Copying the table allocates, so a busy loop does it only when somebody has asked.
   if (expert_rows_stale_ && (board_->expert_rows_wanted() || active_.empty())) {

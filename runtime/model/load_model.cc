@@ -56,7 +56,8 @@ absl::Status make_passes(kernels::Device& device, const LoadOptions& options, Lo
       ASSIGN_OR_RETURN(exchange, make_exchange(device, *model.shard, options.limits.max_rows));
     }
     ASSIGN_OR_RETURN(auto pass, ForwardPass::create(device, *model.spec, *model.weights, *model.kv,
-                                                    std::move(exchange), options.limits));
+                                                    std::move(exchange), options.limits,
+                                                    options.graphs));
     model.passes.push_back(std::move(pass));
   }
   return absl::OkStatus();

@@ -30,6 +30,7 @@ struct LoadOptions {
   int microbatches = 1;
   int max_context = 0;  // positions; 0: config.json's max_position_embeddings
   kernels::DType wire_dtype = kernels::DType::kF32;  // of expert answers; part of the numerics
+  StepGraphOptions graphs;
   bool load_experts = true;       // false: the exchange reaches experts elsewhere
   ExchangeFactory make_exchange;  // empty: all experts are local
   LoadProgressCallback on_progress;

@@ -13,6 +13,7 @@
 #include "kernels/core/waker.h"
 #include "runtime/model/expert_use.h"
 #include "runtime/model/row_output.h"
+#include "runtime/model/step_shape.h"
 
 namespace brigade::runtime {
 
@@ -79,6 +80,7 @@ class StepModel {
   // Which experts those rows chose, as of the last step; for whoever reads it every step. Null: a
   // dense model, or nobody counts.
   virtual const ExpertUse* expert_use() const { return nullptr; }
+  virtual StepGraphCounts graph_counts() const { return {}; }
 };
 
 }  // namespace brigade::runtime

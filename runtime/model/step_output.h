@@ -27,8 +27,11 @@ class StepOutput {
   // Of a step that begins: enqueues what says which rows are wanted. Not before the work of the
   // last step has run.
   absl::Status begin(kernels::Stream& stream, const StepBatch& batch);
-  // Enqueues what is wanted of the rows of `hidden`, f32 [rows, hidden].
+  // Enqueues what is wanted of the rows of `hidden`, f32 [rows, hidden]. Recorded as part of a
+  // graph: every number that it puts into a launch must be in StepShape.
   absl::Status compute(kernels::Stream& stream, const float* hidden);
+  int rows() const { return rows_; }
+  int copied_rows() const { return copied_rows_; }
   // Enqueues its way to the host.
   absl::Status copy_to_host(kernels::Stream& stream);
   // In place of both: no row has come to an end, none may be sampled. At once.

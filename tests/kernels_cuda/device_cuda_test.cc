@@ -264,6 +264,23 @@ TEST_F(CudaDeviceTest, AnEventOfAnotherThreadStaysOutOfAGraph) {
   EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
 }
 
+// Pageable memory cannot be recorded: the call is refused, the recording is lost, the stream is not.
+TEST_F(CudaDeviceTest, ARecordingThatFailsIsNoErrorOfTheStream) {
+  const Buffer buffer = allocate(4);
+  HostBuffer host = pinned(4);
+  std::vector<uint8_t> pageable(4, 7);
+  expect_ok(stream_->fill_bytes(buffer.data(), 1, 4));
+  expect_ok(stream_->begin_capture());
+  EXPECT_EQ(stream_->copy_to_device(buffer.data(), pageable.data(), 4).code(),
+            absl::StatusCode::kInternal);
+  EXPECT_THAT(text(stream_->end_capture().status()), HasSubstr("cudaStreamEndCapture"));
+  expect_ok(stream_->fill_bytes(buffer.data(), 2, 2));
+  expect_ok(stream_->copy_to_host(host.data(), buffer.data(), 4));
+  expect_ok(stream_->synchronize(soon()));
+  EXPECT_EQ(std::vector<int>(host.as<uint8_t>(), host.as<uint8_t>() + 4),
+            (std::vector<int>{2, 2, 1, 1}));
+}
+
 TEST(CudaDevice, NamesTheGpuThatIsNotThere) {
   const absl::Status missing = cuda::create_device(gpu(63)).status();
   EXPECT_EQ(missing.code(), absl::StatusCode::kFailedPrecondition);

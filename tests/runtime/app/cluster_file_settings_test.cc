@@ -135,6 +135,10 @@ TEST_F(ClusterFileSettingsTest, DevicesAndTheirMaths) {
                .config;
   EXPECT_EQ(runtime::describe(config.device), "cuda:1, identical maths");
   EXPECT_EQ(config.device.cuda_module, "elsewhere.so");
+  EXPECT_TRUE(wants_graphs(config.device));
+  config = parse({"--cluster", file_, "--gpu-graphs", "off"}).config;
+  EXPECT_FALSE(wants_graphs(config.device));
+  EXPECT_EQ(runtime::describe(config.device), "cuda:3, fast maths, no graphs");
   const auto fault = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {"--model", folder_.path() + "m"});
     CoordinatorConfig wrong = parse(arguments).config;
@@ -144,6 +148,7 @@ TEST_F(ClusterFileSettingsTest, DevicesAndTheirMaths) {
             "--device: device 'gpu' is none of cpu, cpu_async, cuda, cuda:N");
   EXPECT_EQ(fault({"--device", "cuda", "--gpu-math", "quick"}),
             "--gpu-math: 'quick' is neither identical nor fast");
+  EXPECT_EQ(fault({"--gpu-graphs", "no"}), "--gpu-graphs: 'no' is neither on nor off");
   EXPECT_EQ(fault({"--gpu-math", "fast"}), "--gpu-math fast: the device is cpu, no GPU");
   EXPECT_EQ(fault({"--cuda-module", "x.so"}), "--cuda-module: the device is cpu, no GPU");
 }

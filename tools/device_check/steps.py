@@ -27,11 +27,10 @@ REQUESTS = [(prompt, seed) for seed in (7, 11) for prompt in PROMPTS]
 ALONE = 3
 READY_SECONDS = 40
 # One test of each family: compute-sanitizer makes kernels many times slower.
-SANITIZED = ":".join(["RowOpsParity.Combine", "RowOpsParity.RopeAndKvWrite", "RowOpsParity.RmsNorm",
-                      "RouterParity.Families", "RouterParity.GroupTerms", "SamplingParity.*",
-                      "MatmulParity.SpecialNumbers", "ExpertFfnParity.MixedGroups", "AttentionOpParity.Window",
-                      "FastOp.Probe"])
-QUICK_PARITY = "RouterParity.Families:SamplingParity.AcceptedDrafts"
+SANITIZED = ["RowOpsParity.Combine", "RowOpsParity.RopeAndKvWrite", "RowOpsParity.RmsNorm",
+             "RouterParity.Families", "RouterParity.GroupTerms", "SamplingParity.*", "MatmulParity.SpecialNumbers",
+             "ExpertFfnParity.MixedGroups", "AttentionOpParity.Window", "FastOp.Probe"]
+QUICK_PARITY = ["RouterParity.Families", "SamplingParity.AcceptedDrafts"]
 PASSED = re.compile(r"\[  PASSED  \] (\d+) test")
 
 
@@ -233,29 +232,39 @@ def expect_equal(got, expected, where):
                          f"{ours[0][:80]!r} for {cpu[0][:80]!r}")
 
 
-def tests_passed(out):
-    """How many tests a program ran; a filter that matches nothing is a failure."""
+def tests_passed(out, at_least=1):
+    """How many tests a program ran; a filter that matches too few is a failure."""
     found = PASSED.search(out)
-    if not found or int(found[1]) == 0:
-        raise Failed("no test ran")
+    if not found or int(found[1]) < at_least:
+        raise Failed(f"{found[1] if found else 'no'} tests ran, not {at_least} or more")
     return int(found[1])
 
 
+def parity_command(bench, filters, *more):
+    chosen = [f"--gtest_filter={':'.join(filters)}"] if filters else []
+    return bench.command("cuda_device_parity", "--gtest_color=no", *chosen, *more)
+
+
 def parity(bench, deadline):
-    chosen = [f"--gtest_filter={QUICK_PARITY}"] if bench.quick else []
-    out = bench.output(bench.command("cuda_device_parity", "--gtest_color=no", *chosen), deadline)
-    return f"{tests_passed(out)} tests", None, None
+    filters = QUICK_PARITY if bench.quick else []
+    out = bench.output(parity_command(bench, filters), deadline)
+    return f"{tests_passed(out, len(filters) or 1)} tests", None, None
 
 
 def sanitize(tool_name):
     def run(bench, deadline):
+        if bench.quick:  # that its tests are there
+            listed = bench.output(parity_command(bench, SANITIZED, "--gtest_list_tests"), deadline)
+            names = [line for line in listed.splitlines() if line.startswith("  ")]
+            if len(names) < len(SANITIZED):
+                raise Failed(f"only {len(names)} tests match {SANITIZED}")
+            raise NotAvailable(f"left out: it would run {len(names)} tests")
         tool = machine.compute_sanitizer()
-        if tool is None or bench.quick:
-            raise NotAvailable("left out" if bench.quick else "compute-sanitizer is not on this machine")
+        if tool is None:
+            raise NotAvailable("compute-sanitizer is not on this machine")
         # Errors that calls return are handled by the programs, and some of them are asked for.
-        command = [tool, "--tool", tool_name, "--error-exitcode", "9", *(["--report-api-errors", "no"]
-                   if tool_name == "memcheck" else [])] + bench.command("cuda_device_parity", "--gtest_color=no",
-                                                                        f"--gtest_filter={SANITIZED}")
+        own = ["--report-api-errors", "no"] if tool_name == "memcheck" else []
+        command = [tool, "--tool", tool_name, "--error-exitcode", "9", *own] + parity_command(bench, SANITIZED)
         done = subprocess.run(command, env=bench.environment, capture_output=True, text=True,
                               timeout=max(1.0, deadline - time.monotonic()))
         out = done.stdout + done.stderr
@@ -263,7 +272,7 @@ def sanitize(tool_name):
             raise NotAvailable(f"compute-sanitizer does not work here: {out.strip()[-300:]}")
         if done.returncode != 0:
             raise Failed(f"exit code {done.returncode}: {out.strip()[-1500:]}")
-        return f"{tool_name}: no error in {tests_passed(out)} tests", None, None
+        return f"{tool_name}: no error in {tests_passed(out, len(SANITIZED))} tests", None, None
     return run
 
 

@@ -21,10 +21,8 @@ endif()
 include(CheckLanguage)
 check_language(CUDA)
 if(NOT CMAKE_CUDA_COMPILER)
-  if(BRIGADE_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "BRIGADE_CUDA is ON and no nvcc was found: set CUDA_HOME or CUDACXX, or BRIGADE_CUDA=OFF")
-  endif()
-  message(STATUS "No nvcc: brigade_cuda.so is not built")
+  brigade_lacks(BRIGADE_CUDA "no nvcc was found; set CUDA_HOME or CUDACXX, or BRIGADE_CUDA=OFF"
+                "No nvcc: brigade_cuda.so is not built")
   return()
 endif()
 

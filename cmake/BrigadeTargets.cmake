@@ -12,6 +12,15 @@ function(brigade_library name)
   endif()
 endfunction()
 
+# brigade_lacks(SETTING reason consequence): what SETTING asks for is not there. An error where it is ON,
+# else (AUTO) a line.
+function(brigade_lacks setting reason consequence)
+  if(${setting} STREQUAL "ON")
+    message(FATAL_ERROR "${setting} is ON: ${reason}")
+  endif()
+  message(STATUS "${consequence}")
+endfunction()
+
 # brigade_compile_lightly(target [source ...]): code that runs at start, or once a call, and is costly to
 # optimise: compile time matters more than its speed. All of the target, or only these sources.
 function(brigade_compile_lightly target)

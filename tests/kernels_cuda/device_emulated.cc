@@ -12,13 +12,15 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> create_device_under_test(kernel
 }
 
 // First to last, last to first, and two that are shuffled; odd ones poison shared memory with large
-// numbers, even ones with NaN. Under the address sanitizer, which is after bounds, one.
+// numbers, even ones with NaN. At a reduced scale one of either kind; under the address sanitizer,
+// which is after bounds, one.
 std::vector<uint64_t> thread_orders() {
-  const uint64_t drawn = test_seed() % 100000 * 2 + 5;
+  const uint64_t drawn = test_seed() % 100000 * 2 + 4;
 #if defined(__SANITIZE_ADDRESS__)
-  return {drawn};
+  return {drawn + 1};
 #else
-  return {0, 1, 2, drawn};
+  if (scaled(10) < 10) return {1, drawn};
+  return {0, 1, drawn, drawn + 1};
 #endif
 }
 

@@ -3,14 +3,13 @@
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 
-#include <mutex>
-#include <set>
 #include <vector>
 
 #include "tests/cuda_emulation/cublas/gemm_product.h"
 #include "tests/cuda_emulation/runtime/device_memory.h"
 #include "tests/cuda_emulation/runtime/devices.h"
 #include "tests/cuda_emulation/runtime/errors.h"
+#include "tests/cuda_emulation/runtime/handles.h"
 #include "tests/cuda_emulation/runtime/stream_queue.h"
 
 using namespace brigade::cuda_emulation;
@@ -24,30 +23,7 @@ struct cublasContext {
 
 namespace {
 
-class Contexts {
- public:
-  void add(cublasHandle_t handle) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    live_.insert(handle);
-  }
-  bool has(cublasHandle_t handle) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return live_.count(handle) > 0;
-  }
-  bool remove(cublasHandle_t handle) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return live_.erase(handle) > 0;
-  }
-
- private:
-  std::mutex mutex_;
-  std::set<cublasHandle_t> live_;  // guarded by mutex_
-};
-
-Contexts& contexts() {
-  static auto* const live = new Contexts;
-  return *live;
-}
+Handles<cublasHandle_t>& contexts() { return live_handles<cublasHandle_t>(); }
 
 cublasStatus_t status_of(cudaError_t error) {
   return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

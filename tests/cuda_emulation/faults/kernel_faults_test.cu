@@ -1,50 +1,17 @@
 // The test of the test: each kernel here has a planted bug as `kBug`, and its corrected twin
 // without. Over a few orders of threads the emulation must find every bug and nothing in the twin.
-// Found means: the launch faults, or the output has the poison's or other bits than the right ones.
+// Here: what goes wrong between the threads of a block, and with memory nobody wrote.
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstring>
-#include <functional>
 #include <vector>
 
 #include "kernels/cuda/gpu.cuh"
 #include "tests/cuda_emulation/device_array.h"
-#include "tests/cuda_emulation/runtime/control.h"
+#include "tests/cuda_emulation/faults/is_found.h"
 
 namespace {
 
 using namespace brigade::cuda_emulation;
-
-constexpr int kThreads = 128;
-constexpr int kOrders = 8;
-
-std::vector<float> numbers(int count) {
-  std::vector<float> values(count);
-  for (int i = 0; i < count; ++i) values[i] = std::sin(static_cast<float>(i)) * 3;
-  return values;
-}
-
-// Runs `launch_once` in several orders. True when one of them faults or leaves other bits than
-// `right`.
-bool is_found(const std::function<cudaError_t(float*)>& launch_once,
-              const std::vector<float>& right) {
-  for (int seed = 0; seed < kOrders; ++seed) {
-    set_schedule_seed(seed);
-    bool faulted;
-    std::vector<float> out(right.size());
-    {
-      const DeviceArray<float> device_out(right.size());
-      faulted =
-          launch_once(device_out.data()) != cudaSuccess || cudaDeviceSynchronize() != cudaSuccess;
-      reset_faults();
-      out = device_out.read();
-    }
-    if (faulted || std::memcmp(out.data(), right.data(), right.size() * sizeof(float)) != 0)
-      return true;
-  }
-  return false;
-}
 
 template <bool kBug>
 __global__ void reversed(const float* in, float* out) {
@@ -253,47 +220,6 @@ TEST(PlantedBug, SumInTheOrderOfArrival) {
   };
   EXPECT_TRUE(run(total<true>));
   EXPECT_FALSE(run(total<false>));
-}
-
-struct ScaleArgs {
-  const float* in;  // [n]
-  float* out;       // [n]
-  int n;
-};
-__global__ void scaled(ScaleArgs args) {
-  if (static_cast<int>(threadIdx.x) < args.n) args.out[threadIdx.x] = 2 * args.in[threadIdx.x];
-}
-
-// Hidden in a struct of arguments, too.
-TEST(PlantedBug, HostMemoryGivenToAKernel) {
-  const std::vector<float> in = numbers(kThreads);
-  std::vector<float> right(kThreads);
-  for (int i = 0; i < kThreads; ++i) right[i] = 2 * in[i];
-  const DeviceArray<float> device_in(in);
-  const auto run = [&](const float* from) {
-    return is_found(
-        [&](float* out) {
-          return launch(scaled, 1, kThreads, 0, nullptr, ScaleArgs{from, out, kThreads});
-        },
-        right);
-  };
-  EXPECT_TRUE(run(in.data()));
-  EXPECT_FALSE(run(device_in.data()));
-}
-
-// Memory of one device used on another: without peer access it is out of reach.
-TEST(PlantedBug, MemoryOfAnotherDevice) {
-  const std::vector<float> in = numbers(kThreads);
-  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
-  float* far = nullptr;
-  ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&far), kThreads * sizeof(float)), cudaSuccess);
-  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
-  EXPECT_TRUE(is_found(
-      [&](float* out) {
-        return launch(scaled, 1, kThreads, 0, nullptr, ScaleArgs{far, out, kThreads});
-      },
-      in));
-  EXPECT_EQ(cudaFree(far), cudaSuccess);
 }
 
 }  // namespace

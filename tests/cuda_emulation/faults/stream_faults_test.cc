@@ -39,13 +39,17 @@ class PlantedStreamBug : public testing::Test {
   }
 
   // One stream writes, the other reads what was written.
-  bool wrong_without_event_wait(bool bug) {
+  enum class Wait { kRight, kMissing, kBeforeTheRecord };
+  bool wrong_with(Wait wait) {
     const DeviceArray<int> data(kCount);
     bool wrong = false;
     for (int round = 0; round < kRounds; ++round) {
       EXPECT_EQ(cudaMemsetAsync(data.data(), round, kCount * sizeof(int), first_), cudaSuccess);
+      if (wait == Wait::kBeforeTheRecord) {  // of an earlier round's point, or of none
+        EXPECT_EQ(cudaStreamWaitEvent(second_, event_, 0), cudaSuccess);
+      }
       EXPECT_EQ(cudaEventRecord(event_, first_), cudaSuccess);
-      if (!bug) {
+      if (wait == Wait::kRight) {
         EXPECT_EQ(cudaStreamWaitEvent(second_, event_, 0), cudaSuccess);
       }
       EXPECT_EQ(cudaMemcpyAsync(from_device_, data.data(), kCount * sizeof(int),
@@ -102,8 +106,27 @@ class PlantedStreamBug : public testing::Test {
 };
 
 TEST_F(PlantedStreamBug, MissingEventWait) {
-  EXPECT_TRUE(wrong_without_event_wait(true));
-  EXPECT_FALSE(wrong_without_event_wait(false));
+  EXPECT_TRUE(wrong_with(Wait::kMissing));
+  EXPECT_FALSE(wrong_with(Wait::kRight));
+}
+
+// What is waited for is the point that was recorded last when the call was made.
+TEST_F(PlantedStreamBug, EventWaitBeforeItsRecord) {
+  EXPECT_TRUE(wrong_with(Wait::kBeforeTheRecord));
+}
+
+TEST_F(PlantedStreamBug, HostFunctionCallsTheRuntime) {
+  cudaError_t outcome = cudaSuccess;
+  EXPECT_EQ(cudaLaunchHostFunc(
+                first_,
+                [](void* out) {
+                  void* memory = nullptr;
+                  *static_cast<cudaError_t*>(out) = cudaMalloc(&memory, 8);
+                },
+                &outcome),
+            cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(first_), cudaSuccess);
+  EXPECT_EQ(outcome, cudaErrorNotPermitted);
 }
 
 TEST_F(PlantedStreamBug, ResultReadTooEarly) {

@@ -17,6 +17,7 @@ namespace {
 
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int chosen_device = 0;
+thread_local bool in_host_function = false;
 std::atomic<cudaError_t> faults[kMaxDevices];
 
 struct ErrorText {
@@ -58,6 +59,7 @@ constexpr ErrorText kErrors[] = {
      "attempt to terminate a thread-local capture sequence from another thread"},
     {cudaErrorIllegalState, "cudaErrorIllegalState",
      "the operation cannot be performed in the present state"},
+    {cudaErrorNotPermitted, "cudaErrorNotPermitted", "operation not permitted"},
     {cudaErrorCapturedEvent, "cudaErrorCapturedEvent",
      "operation not permitted on an event last recorded in a capturing stream"},
 };
@@ -77,8 +79,15 @@ cudaError_t result(cudaError_t error) {
 }
 
 cudaError_t usable() {
+  if (in_host_function) return cudaErrorNotPermitted;
   const cudaError_t driver = driver_state();
   return driver != cudaSuccess ? driver : device_error(chosen_device);
+}
+
+void run_host_function(void (*function)(void*), void* data) {
+  in_host_function = true;
+  function(data);
+  in_host_function = false;
 }
 
 cudaError_t device_error(int device) { return faults[device]; }

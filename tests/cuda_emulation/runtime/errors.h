@@ -11,9 +11,11 @@ namespace brigade::cuda_emulation {
 // Notes an error for cudaGetLastError and hands it on.
 cudaError_t result(cudaError_t error);
 
-// cudaSuccess, or why no call can succeed: no driver, no device, or a fault on this thread's
-// device.
+// cudaSuccess, or why no call can succeed: no driver, no device, a fault on this thread's device,
+// or a host function of a stream, which must not call the runtime.
 cudaError_t usable();
+// Calls what cudaLaunchHostFunc was given.
+void run_host_function(void (*function)(void*), void* data);
 
 // A kernel or copy has failed: says so on stderr; from now on every call about `device` fails.
 // The first error stays.

@@ -1,7 +1,5 @@
 // Kernel launches and their attributes on the stand-in's streams.
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
-#include <sys/mman.h>
 
 #include <atomic>
 #include <cstring>
@@ -17,9 +15,6 @@
 
 namespace brigade::cuda_emulation {
 namespace {
-
-constexpr uint64_t kPage = 4096;
-constexpr uint64_t kUserAddresses = uint64_t{1} << 47;
 
 std::atomic<cudaError_t> injected{cudaSuccess};
 std::atomic<uint64_t> launches{0};
@@ -59,81 +54,61 @@ cudaError_t check_extents(const KernelLaunch& launch) {
                                                                          : cudaSuccess;
 }
 
-// Heap or stack. Constants of the program are let through: structs carry descriptions of formats
-// along that no kernel reads.
-bool is_host_memory(uint64_t address) {
-  unsigned char resident;
-  dl_find_object object;
-  return mincore(reinterpret_cast<void*>(address / kPage * kPage), 1, &resident) == 0 &&
-         _dl_find_object(reinterpret_cast<void*>(address), &object) != 0;
+// The address that the arguments hold at `offset`.
+const void* pointer_at(const KernelLaunch& launch, size_t offset) {
+  const void* address;
+  std::memcpy(&address, static_cast<const char*>(launch.arguments.get()) + offset, sizeof(address));
+  return address;
 }
 
-// Below, nothing is an address: two 32-bit numbers side by side make small ones, which lead into the
-// address sanitizer's shadow, where everything is mapped.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr uint64_t kLowestAddress = 0x100080000000;
-#else
-constexpr uint64_t kLowestAddress = uint64_t{1} << 32;
-#endif
-
-// Each aligned word of the arguments that could be an address must not lead to plain host memory,
-// nor to another device. Numbers that look like addresses are told apart by whether anything is
-// mapped there.
-std::string wrong_word(const void* words, size_t bytes, int device) {
+// Empty, or the argument that leads to plain host memory or to another device.
+std::string wrong_pointer(const KernelLaunch& launch, int device) {
   DeviceMemory& memory = DeviceMemory::instance();
-  for (size_t offset = 0; offset + sizeof(uint64_t) <= bytes; offset += sizeof(uint64_t)) {
-    uint64_t word;
-    std::memcpy(&word, static_cast<const char*>(words) + offset, sizeof(word));
-    if (word < kLowestAddress || word >= kUserAddresses) continue;
-    const void* const address = reinterpret_cast<const void*>(word);
+  for (const size_t offset : launch.pointers) {
+    const void* const address = pointer_at(launch, offset);
+    if (address == nullptr) continue;
     const auto found = memory.find(address);
-    const std::string which =
-        "byte " + std::to_string(offset) + " of its arguments is a pointer to ";
-    if (found && found->kind == MemoryKind::kDevice && found->device != device) {
-      return which + "memory of device " + std::to_string(found->device);
-    }
-    if (!found && !memory.in_device_range(address) && is_host_memory(word))
-      return which + "pageable host memory";
+    const bool far = found && found->kind == MemoryKind::kDevice && found->device != device;
+    if (!far && (found || memory.in_device_range(address))) continue;
+    return "byte " + std::to_string(offset) + " of its arguments is a pointer to " +
+           (far ? "memory of device " + std::to_string(found->device)
+                : std::string("pageable host memory"));
   }
   return "";
 }
 
-void run_on_stream(const KernelLaunch& launch, const void* words, size_t bytes, int device) {
+// Empty, or what was written beside an allocation that an argument leads to.
+std::string damage_by(const KernelLaunch& launch) {
+  for (const size_t offset : launch.pointers) {
+    std::string damage = DeviceMemory::instance().damage(pointer_at(launch, offset));
+    if (!damage.empty()) return damage;
+  }
+  return "";
+}
+
+void run_on_stream(const KernelLaunch& launch, int device) {
   ++count().kernels;
-  const std::string name = "kernel " + kernel_name(launch.kernel);
-  if (const cudaError_t fault = injected.exchange(cudaSuccess); fault != cudaSuccess) {
-    fail_device(device, fault, name + ": a fault that was asked for");
-    return;
-  }
-  if (const std::string wrong = wrong_word(words, bytes, device); !wrong.empty()) {
-    fail_device(device, cudaErrorIllegalAddress, name + ": " + wrong);
-    return;
-  }
+  const auto fail = [&](cudaError_t error, const std::string& why) {
+    fail_device(device, error, "kernel " + kernel_name(launch.kernel) + ": " + why);
+  };
+  if (const cudaError_t fault = injected.exchange(cudaSuccess); fault != cudaSuccess)
+    return fail(fault, "a fault that was asked for");
+  if (const std::string wrong = wrong_pointer(launch, device); !wrong.empty())
+    return fail(cudaErrorIllegalAddress, wrong);
   const uint64_t seed = schedule_seed();
   const uint64_t drawn = seed < 2 ? seed : seed + launches.fetch_add(2) * 2;  // keeps odd and even
   if (const auto fault = run_kernel(launch, drawn)) {
-    fail_device(device,
-                fault->kind == FaultKind::kIllegalAddress ? cudaErrorIllegalAddress
-                                                          : cudaErrorLaunchFailure,
-                fault->message);
-    return;
+    return fail_device(device, fault->error, fault->message);
   }
-  for (size_t offset = 0; offset + sizeof(void*) <= bytes; offset += sizeof(void*)) {
-    const void* address;
-    std::memcpy(&address, static_cast<const char*>(words) + offset, sizeof(address));
-    const std::string damage = DeviceMemory::instance().damage(address);
-    if (damage.empty()) continue;
-    fail_device(device, cudaErrorIllegalAddress, name + ": " + damage);
-    return;
-  }
+  if (const std::string damage = damage_by(launch); !damage.empty())
+    fail(cudaErrorIllegalAddress, damage);
 }
 
 }  // namespace
 
 void inject_fault(cudaError_t error) { injected = error; }
 
-cudaError_t queue_kernel(KernelLaunch launch, cudaStream_t stream, const void* words,
-                         size_t bytes) {
+cudaError_t queue_kernel(KernelLaunch launch, cudaStream_t stream) {
   BRIGADE_RETURN_UNLESS_USABLE();
   const int device = stream_device(stream);
   if (device < 0 || device != current_device()) return result(cudaErrorInvalidResourceHandle);
@@ -141,7 +116,7 @@ cudaError_t queue_kernel(KernelLaunch launch, cudaStream_t stream, const void* w
   const size_t limit = shared_limits().of(launch.kernel);
   launch.allowed_shared_bytes =
       limit > kSharedBytesDefault ? kSharedBytesOptIn : kSharedBytesDefault;
-  return result(submit(stream, {.run = [=] { run_on_stream(launch, words, bytes, device); }}));
+  return result(submit(stream, {.run = [=] { run_on_stream(launch, device); }}));
 }
 
 }  // namespace brigade::cuda_emulation

@@ -1,10 +1,9 @@
 // Stand-ins for the runtime's calls about streams, their captures and graphs.
 #include <cuda_runtime_api.h>
 
-#include <set>
-
 #include "tests/cuda_emulation/runtime/devices.h"
 #include "tests/cuda_emulation/runtime/errors.h"
+#include "tests/cuda_emulation/runtime/handles.h"
 #include "tests/cuda_emulation/runtime/stream_registry.h"
 
 using namespace brigade::cuda_emulation;
@@ -18,37 +17,6 @@ struct CUgraphExec_st {
 };
 
 namespace {
-
-// Live handles of one type; a freed or invented one is refused.
-template <typename Handle>
-class Handles {
- public:
-  void add(Handle handle) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    live_.insert(handle);
-  }
-  bool has(Handle handle) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return live_.count(handle) > 0;
-  }
-  bool remove(Handle handle) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return live_.erase(handle) > 0;
-  }
-
- private:
-  std::mutex mutex_;
-  std::set<Handle> live_;  // guarded by mutex_
-};
-
-Handles<cudaGraph_t>& graphs() {
-  static auto* const handles = new Handles<cudaGraph_t>;
-  return *handles;
-}
-Handles<cudaGraphExec_t>& executables() {
-  static auto* const handles = new Handles<cudaGraphExec_t>;
-  return *handles;
-}
 
 // A call that needs the stream's state as it is now ends its capture.
 cudaError_t refuse_if_capturing(cudaStream_t stream) {
@@ -111,7 +79,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   BRIGADE_RETURN_UNLESS_USABLE();
   if (function == nullptr) return result(cudaErrorInvalidValue);
-  return result(submit(stream, {.run = [=] { function(data); }}));
+  return result(submit(stream, {.run = [=] { run_host_function(function, data); }}));
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
@@ -143,7 +111,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* out) {
   const std::unique_ptr<StreamQueue::Capture> capture = std::move(queue->capture);
   if (capture->invalid) return result(cudaErrorStreamCaptureInvalidated);
   *out = new CUgraph_st{std::move(capture->nodes)};
-  graphs().add(*out);
+  live_handles<cudaGraph_t>().add(*out);
   return cudaSuccess;
 }
 
@@ -161,15 +129,16 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* out, cudaGraph_t graph, unsigned long long) {
   BRIGADE_RETURN_UNLESS_USABLE();
-  if (out == nullptr || !graphs().has(graph)) return result(cudaErrorInvalidValue);
+  if (out == nullptr || !live_handles<cudaGraph_t>().has(graph))
+    return result(cudaErrorInvalidValue);
   *out = new CUgraphExec_st{std::make_shared<const std::vector<StreamWork>>(graph->nodes)};
-  executables().add(*out);
+  live_handles<cudaGraphExec_t>().add(*out);
   return cudaSuccess;
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   BRIGADE_RETURN_UNLESS_USABLE();
-  if (!executables().has(executable)) return result(cudaErrorInvalidValue);
+  if (!live_handles<cudaGraphExec_t>().has(executable)) return result(cudaErrorInvalidValue);
   StreamWork work;
   work.run = [nodes = executable->nodes] {
     for (const StreamWork& node : *nodes) node.run();
@@ -184,13 +153,13 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
-  if (!executables().remove(executable)) return result(cudaErrorInvalidValue);
+  if (!live_handles<cudaGraphExec_t>().remove(executable)) return result(cudaErrorInvalidValue);
   delete executable;
   return cudaSuccess;
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  if (!graphs().remove(graph)) return result(cudaErrorInvalidValue);
+  if (!live_handles<cudaGraph_t>().remove(graph)) return result(cudaErrorInvalidValue);
   delete graph;
   return cudaSuccess;
 }

@@ -34,9 +34,11 @@ void set_stream_delay(unsigned longest_us, unsigned every) {
 }
 
 void pass_event(EventState& event, uint64_t generation) {
-  std::lock_guard<std::mutex> lock(event.mutex);
-  event.passed = std::max(event.passed, generation);
-  event.passed_at_ns = std::chrono::steady_clock::now().time_since_epoch().count();
+  {
+    std::lock_guard<std::mutex> lock(event.mutex);
+    event.passed = std::max(event.passed, generation);
+    event.passed_at_ns = std::chrono::steady_clock::now().time_since_epoch().count();
+  }
   event.changed.notify_all();
 }
 
@@ -55,32 +57,34 @@ void StreamQueue::start(std::shared_ptr<StreamQueue> self) {
 
 void StreamQueue::push(StreamWork work) {
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [&] { return queue_.size() < kMaxQueued; });
+  done_.wait(lock, [&] { return queue_.size() < kMaxQueued; });
   if (gone_) {  // destroyed while somebody waits for all streams of the device
     lock.unlock();
     if (work.always) work.run();
     return;
   }
   queue_.push_back(std::move(work));
-  changed_.notify_all();
+  ++pushed_;
+  lock.unlock();
+  queued_.notify_one();
 }
 
 void StreamQueue::close() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  closed_ = true;
-  changed_.notify_all();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    closed_ = true;
+  }
+  queued_.notify_one();
 }
 
 bool StreamQueue::idle() {
   std::lock_guard<std::mutex> lock(mutex_);
-  return queue_.empty() && !busy_;
+  return done_count_ == pushed_;
 }
 
 void StreamQueue::wait_idle() {
-  const auto [event, generation] = mark();
-  wait_event(*event, generation);
-  std::unique_lock<std::mutex> lock(mutex_);  // until the mark itself has ended
-  changed_.wait(lock, [&] { return !busy_ || !queue_.empty(); });
+  std::unique_lock<std::mutex> lock(mutex_);
+  done_.wait(lock, [&, until = pushed_] { return done_count_ >= until; });
 }
 
 std::pair<std::shared_ptr<EventState>, uint64_t> StreamQueue::mark() {
@@ -97,7 +101,8 @@ void StreamQueue::wait_for(std::shared_ptr<EventState> event, uint64_t generatio
   push({.run = [event, generation] { wait_event(*event, generation); }, .always = true});
 }
 
-// The sleep is the injected fault: it moves streams against each other, so that a missing wait shows.
+// The sleep is the injected fault: it moves streams against each other, so that a missing wait
+// shows.
 void StreamQueue::delay() {
   const unsigned every = delay_every;
   if (every == 0) return;
@@ -106,27 +111,20 @@ void StreamQueue::delay() {
   std::this_thread::sleep_for(std::chrono::microseconds(mixed(random_) % (delay_us + 1)));
 }
 
+// Wakes nobody while it holds the lock: who wakes would only wait for it.
 void StreamQueue::run() {
   prctl(PR_SET_TIMERSLACK, 1000);  // delays of microseconds
   DeviceMemory& memory = DeviceMemory::instance();
   bool accessible = false;
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
-    if (queue_.empty() && accessible) {
-      memory.end_access();
-      accessible = false;
-    }
-    busy_ = false;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return !queue_.empty() || closed_; });
+    queued_.wait(lock, [&] { return !queue_.empty() || closed_; });
     if (queue_.empty()) {
       gone_ = true;
       return;
     }
     StreamWork work = std::move(queue_.front());
     queue_.pop_front();
-    busy_ = true;
-    changed_.notify_all();
     lock.unlock();
     if (!work.always) {
       delay();
@@ -135,6 +133,17 @@ void StreamQueue::run() {
     }
     if (work.always || device_error(device_) == cudaSuccess) work.run();
     work = {};  // what it holds ends outside the lock
+    lock.lock();
+    const bool last = queue_.empty();
+    lock.unlock();
+    if (last && accessible) {
+      memory.end_access();
+      accessible = false;
+    }
+    lock.lock();
+    ++done_count_;
+    lock.unlock();
+    done_.notify_all();
     lock.lock();
   }
 }

@@ -77,9 +77,10 @@ class StreamQueue {
   const bool blocking_;
   uint64_t random_;
   std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<StreamWork> queue_;  // guarded by mutex_, as below
-  bool busy_ = false;
+  std::condition_variable queued_;        // for the queue's own thread
+  std::condition_variable done_;          // a piece of work has been done
+  std::deque<StreamWork> queue_;          // guarded by mutex_, as below
+  uint64_t pushed_ = 0, done_count_ = 0;  // pieces of work, ever
   bool closed_ = false;
   bool gone_ = false;  // the thread has ended
   std::shared_ptr<EventState> marks_ = std::make_shared<EventState>();

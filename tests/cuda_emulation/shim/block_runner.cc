@@ -38,10 +38,7 @@ void put_in_order(std::vector<Number>& items, uint64_t seed, ScheduleRandom& ran
 
 }  // namespace
 
-BlockRunner*& current_runner() {
-  static thread_local BlockRunner* runner = nullptr;
-  return runner;
-}
+constinit thread_local BlockRunner* current_runner = nullptr;
 
 BlockRunner::BlockRunner(const KernelLaunch& launch, uint64_t seed, SharedMemory& shared)
     : launch_(launch), seed_(seed), random_(seed), shared_(shared) {
@@ -83,15 +80,14 @@ void BlockRunner::run_block(uint3 block) {
   switch_to(idle_fiber());
   if (fault_) return;
   if (const std::string damage = shared_.damage(); !damage.empty()) {
-    fault_ = KernelFault{FaultKind::kIllegalAddress, "kernel " + kernel_name(launch_.kernel) +
-                                                         ", block " + text(block) + ": " + damage};
+    fault_ = KernelFault{cudaErrorIllegalAddress, "kernel " + kernel_name(launch_.kernel) +
+                                                      ", block " + text(block) + ": " + damage};
   }
 }
 
 void BlockRunner::fiber_entry(boost::context::detail::transfer_t transfer) {
-  auto* const runner = static_cast<BlockRunner*>(transfer.data);
-  fiber_entered(*runner->running_, transfer);
-  runner->fiber_loop();
+  fiber_entered(transfer);
+  current_runner->fiber_loop();
 }
 
 // A fiber runs one thread after another; it is bound to one only while that thread waits.
@@ -145,7 +141,7 @@ Fiber& BlockRunner::idle_fiber() {
 
 void BlockRunner::switch_to(Fiber& fiber) {
   Fiber& from = *running_;
-  switch_fiber(from, fiber, this);
+  switch_fiber(from, fiber);
   running_ = &from;
 }
 
@@ -235,8 +231,8 @@ bool BlockRunner::in_stack_guard(const void* address) const {
   return running_ != &main_ && running_->stack->overflowed_at(address);
 }
 
-void BlockRunner::note_fault(FaultKind kind, const std::string& what) {
-  fault_ = KernelFault{kind, place() + ": " + what};
+void BlockRunner::note_fault(cudaError_t error, const std::string& what) {
+  fault_ = KernelFault{error, place() + ": " + what};
 }
 
 // Kernels own nothing on their stacks.
@@ -246,9 +242,9 @@ void BlockRunner::abandon() {
 }
 
 void BlockRunner::note_divergence(const ThreadState& other, Site site) {
-  note_fault(FaultKind::kLaunchFailure, "divergent __syncthreads: waits at " + text(site) +
-                                            " while thread " + text(other.index) + " waits at " +
-                                            text(other.site));
+  note_fault(cudaErrorLaunchFailure, "divergent __syncthreads: waits at " + text(site) +
+                                         " while thread " + text(other.index) + " waits at " +
+                                         text(other.site));
 }
 
 void BlockRunner::note_deadlock() {
@@ -259,8 +255,7 @@ void BlockRunner::note_deadlock() {
     waiting +=
         (listed > 1 ? ", thread " : " thread ") + text(thread.index) + " at " + text(thread.site);
   }
-  note_fault(FaultKind::kLaunchFailure,
-             "deadlock; waiting:" + waiting + (listed > 4 ? ", ..." : ""));
+  note_fault(cudaErrorLaunchFailure, "deadlock; waiting:" + waiting + (listed > 4 ? ", ..." : ""));
 }
 
 }  // namespace brigade::cuda_emulation

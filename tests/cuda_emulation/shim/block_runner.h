@@ -75,7 +75,7 @@ class BlockRunner {
   const KernelLaunch& launch() const { return launch_; }
   // To end the launch: notes why, then leaves the emulated thread for good. Two calls, because what
   // is alive on that thread's stack in the second is never destroyed. Also from a signal handler.
-  void note_fault(FaultKind kind, const std::string& what);
+  void note_fault(cudaError_t error, const std::string& what);
   [[noreturn]] void abandon();
   std::string place() const;  // "kernel k, block (0,0,0), thread (1,0,0)"
   bool in_stack_guard(const void* address) const;
@@ -132,6 +132,6 @@ class BlockRunner {
 };
 
 // The runner of this OS thread's launch, or null.
-BlockRunner*& current_runner();
+BRIGADE_EMULATION_TLS extern constinit thread_local BlockRunner* current_runner;
 
 }  // namespace brigade::cuda_emulation

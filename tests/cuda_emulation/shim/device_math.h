@@ -105,39 +105,27 @@ requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B>) constexpr std::commo
 }
 
 // Cached and streaming loads and stores are plain ones.
-template <typename T>
-T __ldg(const T* address) {
-  return *address;
-}
-template <typename T>
-T __ldcs(const T* address) {
-  return *address;
-}
-template <typename T>
-T __ldcg(const T* address) {
-  return *address;
-}
-template <typename T>
-T __ldca(const T* address) {
-  return *address;
-}
-template <typename T>
-T __ldlu(const T* address) {
-  return *address;
-}
+#define BRIGADE_PLAIN_LOAD(name) \
+  template <typename T>          \
+  T name(const T* address) {     \
+    return *address;             \
+  }
+BRIGADE_PLAIN_LOAD(__ldg)
+BRIGADE_PLAIN_LOAD(__ldcs)
+BRIGADE_PLAIN_LOAD(__ldcg)
+BRIGADE_PLAIN_LOAD(__ldca)
+BRIGADE_PLAIN_LOAD(__ldlu)
+#undef BRIGADE_PLAIN_LOAD
 template <typename T>
 T __ldcv(const T* address) {
   return *static_cast<const volatile T*>(address);
 }
-template <typename T>
-void __stcs(T* address, std::type_identity_t<T> value) {
-  *address = value;
-}
-template <typename T>
-void __stcg(T* address, std::type_identity_t<T> value) {
-  *address = value;
-}
-template <typename T>
-void __stwt(T* address, std::type_identity_t<T> value) {
-  *address = value;
-}
+#define BRIGADE_PLAIN_STORE(name)                        \
+  template <typename T>                                  \
+  void name(T* address, std::type_identity_t<T> value) { \
+    *address = value;                                    \
+  }
+BRIGADE_PLAIN_STORE(__stcs)
+BRIGADE_PLAIN_STORE(__stcg)
+BRIGADE_PLAIN_STORE(__stwt)
+#undef BRIGADE_PLAIN_STORE

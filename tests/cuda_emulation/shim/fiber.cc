@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -58,14 +59,13 @@ StackPool& stack_pool() {
   return *pool;
 }
 
-// The fiber that is being left; read by the one that runs next on this OS thread.
-thread_local Fiber* leaving = nullptr;
-
+// What is handed over at a switch is the fiber that is being left.
 void after_switch([[maybe_unused]] Fiber* entered, context::transfer_t transfer) {
-  leaving->context = transfer.fctx;
+  Fiber* const left = static_cast<Fiber*>(transfer.data);
+  left->context = transfer.fctx;
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(entered == nullptr ? nullptr : entered->fake_stack,
-                                  &leaving->stack_bottom, &leaving->stack_size);
+                                  &left->stack_bottom, &left->stack_size);
 #endif
 }
 
@@ -74,6 +74,11 @@ void after_switch([[maybe_unused]] Fiber* entered, context::transfer_t transfer)
 FiberStack::FiberStack() : bottom_(stack_pool().take()) {}
 FiberStack::~FiberStack() { stack_pool().give_back(bottom_); }
 size_t FiberStack::size() { return kStackBytes; }
+char* FiberStack::top() const {
+  constexpr size_t kLine = 64;
+  const size_t number = reinterpret_cast<uintptr_t>(bottom_) / (kStackBytes + kPage);
+  return bottom_ + kStackBytes - number * 5 % (kPage / kLine) * kLine;
+}
 bool FiberStack::overflowed_at(const void* address) const {
   const char* at = static_cast<const char*>(address);
   return at < bottom_ && at >= bottom_ - kPage;
@@ -87,22 +92,19 @@ void reset_fiber(Fiber& fiber, void (*entry)(context::transfer_t)) {
 #if defined(__SANITIZE_ADDRESS__)
   ASAN_UNPOISON_MEMORY_REGION(fiber.stack->bottom(), FiberStack::size());
 #endif
+  char* const top = fiber.stack->top();
   fiber.context =
-      context::make_fcontext(fiber.stack->bottom() + FiberStack::size(), FiberStack::size(), entry);
+      context::make_fcontext(top, static_cast<size_t>(top - fiber.stack->bottom()), entry);
 }
 
-void switch_fiber(Fiber& from, Fiber& to, void* data) {
-  leaving = &from;
+void switch_fiber(Fiber& from, Fiber& to) {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_start_switch_fiber(&from.fake_stack, to.stack_bottom, to.stack_size);
 #endif
-  const context::transfer_t transfer = context::jump_fcontext(to.context, data);
+  const context::transfer_t transfer = context::jump_fcontext(to.context, &from);
   after_switch(&from, transfer);
 }
 
-void fiber_entered(Fiber& from, context::transfer_t transfer) {
-  leaving = &from;
-  after_switch(nullptr, transfer);
-}
+void fiber_entered(context::transfer_t transfer) { after_switch(nullptr, transfer); }
 
 }  // namespace brigade::cuda_emulation

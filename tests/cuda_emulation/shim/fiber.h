@@ -19,6 +19,9 @@ class FiberStack {
   FiberStack& operator=(const FiberStack&) = delete;
 
   char* bottom() const { return bottom_; }
+  // Where its first frame begins: not at the same place of a page in every stack, or switching from
+  // one to the next would have them all fight for the same lines of the cache.
+  char* top() const;
   static size_t size();
   // True when `address` lies in the page below: the emulated thread used too much stack.
   bool overflowed_at(const void* address) const;
@@ -40,9 +43,9 @@ struct Fiber {
 void reset_fiber(Fiber& fiber, void (*entry)(boost::context::detail::transfer_t));
 
 // Leaves `from` and runs `to`. Returns when something switches back to `from`.
-void switch_fiber(Fiber& from, Fiber& to, void* data);
+void switch_fiber(Fiber& from, Fiber& to);
 
-// The first statement of an entry function: `from` is the fiber that switched here.
-void fiber_entered(Fiber& from, boost::context::detail::transfer_t transfer);
+// The first statement of an entry function.
+void fiber_entered(boost::context::detail::transfer_t transfer);
 
 }  // namespace brigade::cuda_emulation

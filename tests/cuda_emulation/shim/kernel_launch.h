@@ -7,17 +7,19 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
+#include "tests/cuda_emulation/shim/argument_pointers.h"
 #include "tests/cuda_emulation/shim/kernel_run.h"
 
 namespace brigade::cuda_emulation {
 
 // Refuses what the runtime refuses (limits, a stream that does not exist) and what it would run
-// into (an 8-byte word of an argument that points to plain host memory); then queues. `words` is
-// the memory of the arguments.
-cudaError_t queue_kernel(KernelLaunch launch, cudaStream_t stream, const void* words, size_t bytes);
+// into (an argument that points to plain host memory); then queues.
+cudaError_t queue_kernel(KernelLaunch launch, cudaStream_t stream);
 
 // Where each parameter lies among the arguments; the last number is the size of all.
 template <typename... Parameters>
@@ -36,11 +38,22 @@ struct ArgumentBytes {
   alignas(16) unsigned char bytes[kBytes + 8] = {};
 };
 
-// Padding becomes zero: what is left over there could look like an address.
 template <typename T>
-void put_argument(unsigned char* to, T value) {
-  if constexpr (std::is_class_v<T>) __builtin_clear_padding(&value);
+void put_argument(unsigned char* to, const T& value) {
   std::memcpy(to, &value, sizeof(T));
+}
+
+// The offsets of all pointers among the arguments.
+template <typename... Parameters>
+std::span<const size_t> argument_pointers() {
+  static const std::vector<size_t> places = [] {
+    std::vector<size_t> found;
+    [[maybe_unused]] constexpr auto kOffsets = argument_offsets<Parameters...>();
+    [[maybe_unused]] size_t index = 0;
+    (add_pointers<Parameters>(kOffsets[index++], &found), ...);
+    return found;
+  }();
+  return places;
 }
 
 template <typename... Parameters, size_t... kIndex>
@@ -71,9 +84,9 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
   launch.grid = grid;
   launch.block = block;
   launch.dynamic_shared_bytes = shared_bytes;
-  const void* const words = values->bytes;
-  launch.arguments = std::shared_ptr<const void>(values, words);
-  return queue_kernel(std::move(launch), stream, words, kOffsets.back());
+  launch.arguments = std::shared_ptr<const void>(values, values->bytes);
+  launch.pointers = argument_pointers<Parameters...>();
+  return queue_kernel(std::move(launch), stream);
 }
 
 }  // namespace brigade::cuda_emulation

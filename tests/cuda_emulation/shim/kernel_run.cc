@@ -36,12 +36,13 @@ void pass_on(int signal, siginfo_t* info, void* context) {
 }
 
 // A kernel that touches what is not its own ends as a fault of its launch, as on a device.
+// SI_KERNEL: no address at all, such as the pattern of memory that nobody wrote.
 void on_memory_fault(int signal, siginfo_t* info, void* context) {
   char address[160];
   const bool is_device =
       describe_fault != nullptr && describe_fault(info->si_addr, address, sizeof(address));
   if (!is_device) std::snprintf(address, sizeof(address), "%p", info->si_addr);
-  BlockRunner* const runner = current_runner();
+  BlockRunner* const runner = current_runner;
   if (runner == nullptr) {
     if (is_device) std::fprintf(stderr, "cuda emulation: host code accesses %s\n", address);
     pass_on(signal, info, context);
@@ -51,10 +52,13 @@ void on_memory_fault(int signal, siginfo_t* info, void* context) {
   sigemptyset(&unblocked);
   sigaddset(&unblocked, signal);
   pthread_sigmask(SIG_UNBLOCK, &unblocked, nullptr);
-  runner->note_fault(FaultKind::kIllegalAddress,
-                     runner->in_stack_guard(info->si_addr)
-                         ? std::string("used more local memory than a thread's stack has")
-                         : "illegal memory access at " + std::string(address));
+  if (info->si_code == SI_KERNEL) {
+    runner->note_fault(cudaErrorIllegalAddress, "a memory access at what is no address");
+  } else if (runner->in_stack_guard(info->si_addr)) {
+    runner->note_fault(cudaErrorIllegalAddress, "used more local memory than a thread's stack has");
+  } else {
+    runner->note_fault(cudaErrorIllegalAddress, "illegal memory access at " + std::string(address));
+  }
   runner->abandon();
 }
 
@@ -89,7 +93,7 @@ class SignalStack {
   stack_t previous_{};
 };
 
-BlockRunner& runner() { return *current_runner(); }
+BlockRunner& runner() { return *current_runner; }
 
 }  // namespace
 
@@ -125,9 +129,9 @@ std::optional<KernelFault> run_kernel(const KernelLaunch& launch, uint64_t seed)
   SignalStack signal_stack;
   static thread_local SharedMemory shared;  // kept: mapping it anew costs more than a small launch
   BlockRunner runner(launch, seed, shared);
-  current_runner() = &runner;
+  current_runner = &runner;
   std::optional<KernelFault> fault = runner.run();
-  current_runner() = nullptr;
+  current_runner = nullptr;
   return fault;
 }
 
@@ -150,7 +154,7 @@ void* static_shared(size_t bytes, size_t alignment, const void* key) {
   void* const found = runner().shared().static_variable(bytes, alignment, key);
   if (found == nullptr || runner().shared().static_bytes() + dynamic_shared_bytes() >
                               runner().launch().allowed_shared_bytes) {
-    runner().note_fault(FaultKind::kLaunchFailure,
+    runner().note_fault(cudaErrorLaunchFailure,
                         "its shared variables and dynamic shared memory pass " +
                             std::to_string(runner().launch().allowed_shared_bytes) + " bytes");
     runner().abandon();
@@ -161,7 +165,7 @@ void* static_shared(size_t bytes, size_t alignment, const void* key) {
 void yield_thread() { runner().yield(); }
 
 void device_trap(const char* reason, Site site) {
-  runner().note_fault(FaultKind::kLaunchFailure,
+  runner().note_fault(cudaErrorLaunchFailure,
                       std::string(reason) + " at " + site.file + ":" + std::to_string(site.line));
   runner().abandon();
 }

@@ -4,12 +4,14 @@
 // locks.
 #pragma once
 
+#include <driver_types.h>
 #include <vector_types.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 namespace brigade::cuda_emulation {
@@ -24,15 +26,15 @@ struct KernelLaunch {
   const void* kernel = nullptr;
   void (*run_thread)(const void* kernel, const void* arguments) = nullptr;
   std::shared_ptr<const void> arguments;
+  std::span<const size_t> pointers;  // where the arguments hold addresses, in bytes
   dim3 grid;
   dim3 block;
   size_t dynamic_shared_bytes = 0;
   size_t allowed_shared_bytes = kSharedBytesDefault;
 };
 
-enum class FaultKind { kIllegalAddress, kLaunchFailure };
 struct KernelFault {
-  FaultKind kind;
+  cudaError_t error;
   std::string message;  // names the kernel, block, thread and source line
 };
 

@@ -9,15 +9,7 @@
 #include <cstring>
 
 #include "tests/cuda_emulation/shim/kernel_run.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#define BRIGADE_POISON(data, bytes) ASAN_POISON_MEMORY_REGION(data, bytes)
-#define BRIGADE_UNPOISON(data, bytes) ASAN_UNPOISON_MEMORY_REGION(data, bytes)
-#else
-#define BRIGADE_POISON(data, bytes) ((void)(data), (void)(bytes))
-#define BRIGADE_UNPOISON(data, bytes) ((void)(data), (void)(bytes))
-#endif
+#include "tests/cuda_emulation/shim/poison.h"
 
 namespace brigade::cuda_emulation {
 namespace {

@@ -13,8 +13,8 @@ const LaneValues& BlockRunner::exchange(WarpOp op, uint32_t mask, const void* va
   self.site = site;
   leave_exchange(self);
   if ((mask >> lane & 1u) == 0) {
-    note_fault(FaultKind::kLaunchFailure, "a warp operation at line " + std::to_string(site.line) +
-                                              " whose mask leaves out the calling lane");
+    note_fault(cudaErrorLaunchFailure, "a warp operation at line " + std::to_string(site.line) +
+                                           " whose mask leaves out the calling lane");
     abandon();
   }
   Exchange& joined = join_exchange(op, mask, bytes, site);
@@ -36,7 +36,7 @@ Exchange& BlockRunner::join_exchange(WarpOp op, uint32_t mask, size_t bytes, Sit
     if ((pending->mask & mask) == 0) continue;
     if (pending->mask != mask || pending->op != op || pending->bytes != bytes ||
         (pending->values.lanes >> lane & 1u) != 0) {
-      note_fault(FaultKind::kLaunchFailure,
+      note_fault(cudaErrorLaunchFailure,
                  "lanes of one mask are in different warp operations: one at " +
                      std::string(site.file) + ":" + std::to_string(site.line) + ", others at " +
                      pending->site.file + ":" + std::to_string(pending->site.line));
@@ -60,7 +60,7 @@ Exchange& BlockRunner::join_exchange(WarpOp op, uint32_t mask, size_t bytes, Sit
 // All of its lanes but `except_lane`, which is running, may go on.
 void BlockRunner::release_exchange(Exchange& done, uint32_t except_lane) {
   if (done.op == WarpOp::kMatrix && done.values.lanes != kNoLane) {
-    note_fault(FaultKind::kLaunchFailure,
+    note_fault(cudaErrorLaunchFailure,
                "a matrix operation without all 32 lanes at line " + std::to_string(done.site.line));
     abandon();
   }

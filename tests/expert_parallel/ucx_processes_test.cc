@@ -1,24 +1,22 @@
 // UCX between real processes: a peer is killed while frames are under way, the others go on and a
 // new life joins; shared memory is used only where it may be; outsiders are refused.
 #include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <iostream>
 #include <random>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "expert_parallel/transport/link_address.h"
 #include "expert_parallel/transport/ucx_transport.h"
 #include "gtest/gtest.h"
+#include "tests/support/peer_process.h"
 #include "tests/support/test_env.h"
 #include "tests/support/transport_node.h"
-
-extern char** environ;
 
 namespace brigade::tests {
 namespace {
@@ -34,17 +32,6 @@ std::unique_ptr<TransportNode> make_node(bool shared_memory) {
   return std::make_unique<TransportNode>(*std::move(transport));
 }
 
-void write_line(int fd, const std::string& bytes) {
-  const std::string line = absl::BytesToHexString(bytes) + "\n";
-  EXPECT_EQ(write(fd, line.data(), line.size()), static_cast<ssize_t>(line.size()));
-}
-
-std::string read_line(int fd) {
-  std::string line;
-  for (char c; read(fd, &c, 1) == 1 && c != '\n';) line.push_back(c);
-  return absl::HexStringToBytes(line);
-}
-
 constexpr int kFloodDepth = 16;  // sends under way at once
 
 // The other process: echoes small messages, holds large ones, and ends when its input does. Told to
@@ -52,8 +39,8 @@ constexpr int kFloodDepth = 16;  // sends under way at once
 int child_main(bool shared_memory) {
   auto node = make_node(shared_memory);
   const PeerId link = *node->transport().open_link();
-  write_line(STDOUT_FILENO, *node->transport().address(link));
-  if (!node->transport().connect(link, read_line(STDIN_FILENO)).ok()) return 3;
+  write_address(STDOUT_FILENO, *node->transport().address(link));
+  if (!node->transport().connect(link, read_address(STDIN_FILENO)).ok()) return 3;
   node->release_at_once = false;
   uint64_t cookie = 0;
   bool flooding = false;
@@ -77,55 +64,9 @@ int child_main(bool shared_memory) {
   return 0;
 }
 
-// A child of this test; killed at the latest when the object goes.
-class Child {
- public:
-  explicit Child(bool shared_memory) {
-    int to[2], from[2];
-    EXPECT_EQ(pipe(to) + pipe(from), 0);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, to[0], STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, from[1], STDOUT_FILENO);
-    for (const int fd : {to[0], to[1], from[0], from[1]})
-      posix_spawn_file_actions_addclose(&actions, fd);
-    setenv(kChildVariable, shared_memory ? "shm" : "tcp", 1);
-    const char* arguments[] = {"ucx_child", nullptr};
-    EXPECT_EQ(posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, const_cast<char**>(arguments),
-                          environ),
-              0);
-    unsetenv(kChildVariable);
-    posix_spawn_file_actions_destroy(&actions);
-    close(to[0]);
-    close(from[1]);
-    to_ = to[1];
-    from_ = from[0];
-  }
-  ~Child() {
-    end(SIGKILL);
-    close(to_);
-    close(from_);
-  }
-  // The control plane's part.
-  PeerId join(TransportNode& node) {
-    const PeerId link = *node.transport().open_link();
-    const absl::Status status = node.transport().connect(link, read_line(from_));
-    EXPECT_TRUE(status.ok()) << status;
-    write_line(to_, *node.transport().address(link));
-    return link;
-  }
-  void signal(int number) { kill(pid_, number); }
-  void end(int number) {
-    if (pid_ <= 0) return;
-    kill(pid_, number);
-    waitpid(pid_, nullptr, 0);
-    pid_ = 0;
-  }
-
- private:
-  pid_t pid_ = 0;
-  int to_ = -1, from_ = -1;
-};
+std::vector<std::pair<std::string, std::string>> child(bool shared_memory) {
+  return {{kChildVariable, shared_memory ? "shm" : "tcp"}};
+}
 
 class UcxProcesses : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Lanes, UcxProcesses, ::testing::Bool(),
@@ -140,13 +81,13 @@ bool echoes(TransportNode& node, PeerId link, uint64_t cookie) {
 
 TEST_P(UcxProcesses, AKilledPeerIsSeenInMidFrameAndOthersGoOn) {
   auto node = make_node(GetParam());
-  Child survivor(GetParam());
+  PeerProcess survivor(child(GetParam()));
   const PeerId to_survivor = survivor.join(*node);
   ASSERT_TRUE(echoes(*node, to_survivor, 1));
   const std::string large(kMaxFrameBytes, 'x');
   for (const bool in_mid_frame : {false, true}) {
     SCOPED_TRACE(in_mid_frame ? "frames under way" : "idle");
-    Child victim(GetParam());
+    PeerProcess victim(child(GetParam()));
     const PeerId to_victim = victim.join(*node);
     ASSERT_TRUE(echoes(*node, to_victim, 2 + 100 * in_mid_frame));
     node->sent.clear();
@@ -156,7 +97,7 @@ TEST_P(UcxProcesses, AKilledPeerIsSeenInMidFrameAndOthersGoOn) {
       drive_for({node.get()}, absl::Milliseconds(5));
     }
     const absl::Time killed = absl::Now();
-    victim.end(SIGKILL);
+    victim.kill_and_wait();
     // Well below the sleep of a loop that was not told.
     ASSERT_TRUE(drive(
         {node.get()}, [&] { return node->lost.count(to_victim) == 1; }, absl::Seconds(10)));
@@ -174,7 +115,7 @@ TEST_P(UcxProcesses, AKilledPeerIsSeenInMidFrameAndOthersGoOn) {
       ASSERT_TRUE(drive({node.get()}, all_ended));
     }
     EXPECT_TRUE(echoes(*node, to_survivor, 50 + in_mid_frame));
-    Child reborn(GetParam());
+    PeerProcess reborn(child(GetParam()));
     EXPECT_TRUE(echoes(*node, reborn.join(*node), 60 + in_mid_frame));
     // The survivor's link has never been touched.
     EXPECT_EQ(node->lost.count(to_survivor), 0u);
@@ -186,17 +127,17 @@ TEST_P(UcxProcesses, AKilledPeerIsSeenInMidFrameAndOthersGoOn) {
 TEST_P(UcxProcesses, AKillInsideASendHurtsNobodyElse) {
   std::mt19937_64 random(test_seed());
   auto node = make_node(GetParam());
-  Child survivor(GetParam());
+  PeerProcess survivor(child(GetParam()));
   const PeerId to_survivor = survivor.join(*node);
   ASSERT_TRUE(echoes(*node, to_survivor, 1));
   for (int round = 0; round < scaled(60, 12); ++round) {
-    Child victim(GetParam());
+    PeerProcess victim(child(GetParam()));
     const PeerId to_victim = victim.join(*node);
     node->received.clear();
     ASSERT_TRUE(node->send(to_victim, "flood", 100 + 2 * round).ok());
     const size_t enough = 2 + random() % 12;
     ASSERT_TRUE(drive({node.get()}, [&] { return node->received.size() >= enough; }));
-    victim.end(SIGKILL);
+    victim.kill_and_wait();
     node->transport().close_peer(to_victim);
     drive_for({node.get()}, absl::Milliseconds(1));
     node->received.clear();

@@ -21,12 +21,11 @@ absl::Time soon() { return absl::Now() + absl::Seconds(30); }
 }  // namespace
 
 DeviceFrames::DeviceFrames(std::unique_ptr<Transport> inner, kernels::Device& device)
-    : inner_(std::move(inner)), device_(device), stream_(*device.create_stream()) {
-  inner_->set_listener(this);
-}
+    : TransportWrapper(std::move(inner)), device_(device), stream_(*device.create_stream()) {}
 
 DeviceFrames::~DeviceFrames() {
   for (Held& held : reading_) EXPECT_TRUE(held.read.wait_until(soon()).ok());
+  inner_.reset();
 }
 
 TransportCaps DeviceFrames::caps() const {

@@ -17,12 +17,11 @@ using expert_parallel::PeerId;
 
 FaultTransport::FaultTransport(std::unique_ptr<expert_parallel::Transport> inner, uint64_t seed,
                                const FaultRates& rates)
-    : inner_(std::move(inner)),
+    : TransportWrapper(std::move(inner)),
       random_(seed),
       rates_(rates),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       timer_(timerfd_create(CLOCK_REALTIME, TFD_NONBLOCK | TFD_CLOEXEC)) {
-  inner_->set_listener(this);
   for (const int fd : {inner_->event_fd(), timer_}) {
     epoll_event event{};
     event.events = EPOLLIN;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "expert_parallel/transport/transport.h"
+#include "tests/support/transport_wrapper.h"
 
 namespace brigade::tests {
 
@@ -29,8 +29,7 @@ struct FaultRates {
   absl::Duration longest_delay = absl::Milliseconds(3);
 };
 
-class FaultTransport : public expert_parallel::Transport,
-                       public expert_parallel::TransportListener {
+class FaultTransport : public TransportWrapper {
  public:
   FaultTransport(std::unique_ptr<expert_parallel::Transport> inner, uint64_t seed,
                  const FaultRates& rates = {});
@@ -46,37 +45,14 @@ class FaultTransport : public expert_parallel::Transport,
   };
   const Counts& counts() const { return counts_; }
 
-  expert_parallel::TransportCaps caps() const override { return inner_->caps(); }
-  void set_listener(expert_parallel::TransportListener* listener) override { listener_ = listener; }
-  absl::StatusOr<expert_parallel::PeerId> open_link() override { return inner_->open_link(); }
-  absl::StatusOr<std::string> address(expert_parallel::PeerId peer) const override {
-    return inner_->address(peer);
-  }
-  absl::Status connect(expert_parallel::PeerId peer, const std::string& remote) override {
-    return inner_->connect(peer, remote);
-  }
-  absl::Status send(expert_parallel::PeerId peer, const expert_parallel::Message& message,
-                    uint64_t cookie) override {
-    return inner_->send(peer, message, cookie);
-  }
   void release(uint64_t receipt) override;
-  void begin_group() override { inner_->begin_group(); }
-  void end_group() override { inner_->end_group(); }
   void close_peer(expert_parallel::PeerId peer) override;
   bool progress() override;
   int event_fd() const override { return epoll_; }
   absl::StatusOr<bool> arm() override;
-  absl::Status shut_down(absl::Time deadline) override { return inner_->shut_down(deadline); }
-  uint64_t strangers_refused() const override { return inner_->strangers_refused(); }
 
   void on_message(expert_parallel::PeerId peer, uint64_t receipt,
                   std::span<const std::byte> bytes) override;
-  void on_sent(expert_parallel::PeerId peer, uint64_t cookie, const absl::Status& status) override {
-    listener_->on_sent(peer, cookie, status);
-  }
-  void on_peer_lost(expert_parallel::PeerId peer, const absl::Status& why) override {
-    listener_->on_peer_lost(peer, why);
-  }
 
  private:
   struct FreeAligned {
@@ -94,8 +70,6 @@ class FaultTransport : public expert_parallel::Transport,
   void hand_over(Held held);
   static void copy_into(Held& held);
 
-  std::unique_ptr<expert_parallel::Transport> inner_;
-  expert_parallel::TransportListener* listener_ = nullptr;
   std::mt19937_64 random_;
   const FaultRates rates_;
   Counts counts_;

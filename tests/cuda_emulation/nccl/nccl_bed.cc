@@ -44,11 +44,9 @@ std::unique_ptr<Transport> make_nccl_transport(std::unique_ptr<Transport> host,
 
 StagedBodies::StagedBodies(std::unique_ptr<kernels::Device> device,
                            std::unique_ptr<Transport> inner)
-    : device_(std::move(device)),
-      stream_(value_of(device_->create_stream())),
-      inner_(std::move(inner)) {
-  inner_->set_listener(this);
-}
+    : TransportWrapper(std::move(inner)),
+      device_(std::move(device)),
+      stream_(value_of(device_->create_stream())) {}
 
 // The transport's last completions still come here.
 StagedBodies::~StagedBodies() { inner_.reset(); }

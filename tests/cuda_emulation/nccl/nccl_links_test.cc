@@ -5,6 +5,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "expert_parallel/transport/loopback_transport.h"
@@ -17,7 +20,7 @@
 #include "tests/support/transport_node.h"
 #ifdef BRIGADE_HAVE_UCX
 #include "expert_parallel/transport/ucx_transport.h"
-#include "tests/cuda_emulation/nccl/peer_process.h"
+#include "tests/support/peer_process.h"
 #endif
 
 namespace brigade::tests {
@@ -181,6 +184,15 @@ TEST_F(NcclLinks, AFailedPairTakesNoOtherWithIt) {
 }
 
 #ifdef BRIGADE_HAVE_UCX
+// In the environment of a peer: its device.
+constexpr char kPeerVariable[] = "BRIGADE_TEST_NCCL_PEER";
+
+// Dies in the middle of transfer `kill_after`; 0: lives.
+std::vector<std::pair<std::string, std::string>> peer_on(int device, int kill_after = 0) {
+  return {{kPeerVariable, std::to_string(device)},
+          {"BRIGADE_EMULATED_NCCL_KILL_AFTER", std::to_string(kill_after)}};
+}
+
 std::unique_ptr<Transport> make_ucx() {
   auto made =
       make_ucx_transport({.transport = heads({}), .shared_memory = false, .net_devices = "lo"});
@@ -199,12 +211,12 @@ bool echoes(TransportNode& node, PeerId link, uint64_t cookie) {
 // life joins over a fresh pair. Also when NCCL does not tell, as between processes of one host.
 TEST_F(NcclLinks, AProcessKilledInMidTransferEndsItsPairAlone) {
   auto node = make_node(0, {}, make_ucx());
-  PeerProcess survivor({.device = 1});
+  PeerProcess survivor(peer_on(1));
   const PeerId to_survivor = survivor.join(*node);
   ASSERT_TRUE(echoes(*node, to_survivor, 1));
   uint64_t cookie = 2;
   for (int round = 0; round < scaled(10, 4); ++round) {
-    PeerProcess victim({.device = 2, .kill_after = 2 + round});
+    PeerProcess victim(peer_on(2, 2 + round));
     const PeerId to_victim = victim.join(*node);
     std::vector<uint64_t> sent;
     const absl::Time deadline = absl::Now() + absl::Seconds(20);
@@ -228,7 +240,7 @@ TEST_F(NcclLinks, AProcessKilledInMidTransferEndsItsPairAlone) {
         << "round " << round;
     ASSERT_TRUE(echoes(*node, to_survivor, cookie++)) << "round " << round;
   }
-  PeerProcess reborn({.device = 2});
+  PeerProcess reborn(peer_on(2));
   EXPECT_TRUE(echoes(*node, reborn.join(*node), cookie++));
   EXPECT_EQ(node->lost.count(to_survivor), 0u);
 }

@@ -1,4 +1,4 @@
-#include "tests/cuda_emulation/nccl/peer_process.h"
+#include "tests/support/peer_process.h"
 
 #include <signal.h>
 #include <spawn.h>
@@ -13,11 +13,6 @@
 extern char** environ;
 
 namespace brigade::tests {
-namespace {
-
-constexpr char kKillVariable[] = "BRIGADE_EMULATED_NCCL_KILL_AFTER";
-
-}  // namespace
 
 void write_address(int fd, const std::string& bytes) {
   const std::string line = absl::BytesToHexString(bytes) + "\n";
@@ -30,7 +25,7 @@ std::string read_address(int fd) {
   return absl::HexStringToBytes(line);
 }
 
-PeerProcess::PeerProcess(const PeerOptions& options) {
+PeerProcess::PeerProcess(const std::vector<std::pair<std::string, std::string>>& environment) {
   int to[2], from[2];
   EXPECT_EQ(pipe(to) + pipe(from), 0);
   posix_spawn_file_actions_t actions;
@@ -39,14 +34,12 @@ PeerProcess::PeerProcess(const PeerOptions& options) {
   posix_spawn_file_actions_adddup2(&actions, from[1], STDOUT_FILENO);
   for (const int fd : {to[0], to[1], from[0], from[1]})
     posix_spawn_file_actions_addclose(&actions, fd);
-  setenv(kPeerVariable, std::to_string(options.device).c_str(), 1);
-  setenv(kKillVariable, std::to_string(options.kill_after).c_str(), 1);
-  const char* arguments[] = {"nccl_peer", nullptr};
+  for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+  const char* arguments[] = {"peer", nullptr};
   EXPECT_EQ(posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, const_cast<char**>(arguments),
                         environ),
             0);
-  unsetenv(kPeerVariable);
-  unsetenv(kKillVariable);
+  for (const auto& [name, value] : environment) unsetenv(name.c_str());
   posix_spawn_file_actions_destroy(&actions);
   close(to[0]);
   close(from[1]);
@@ -55,12 +48,20 @@ PeerProcess::PeerProcess(const PeerOptions& options) {
 }
 
 PeerProcess::~PeerProcess() {
-  if (pid_ > 0) {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
+  kill_and_wait();
   close(to_);
   close(from_);
+}
+
+void PeerProcess::signal(int number) {
+  if (pid_ > 0) kill(pid_, number);
+}
+
+void PeerProcess::kill_and_wait() {
+  if (pid_ <= 0) return;
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+  pid_ = 0;
 }
 
 bool PeerProcess::ended() {

@@ -14,6 +14,13 @@
 
 namespace brigade::tests {
 
+// Launch keys of a cluster whose processes may end.
+inline constexpr char kQuickRestarts[] =
+    "  restart:\n    first_delay: 20ms\n    longest_delay: 100ms\n    max_restarts: 3\n";
+
+// Of a process that `ps` lists.
+inline bool is_ready(const nlohmann::json& process) { return process["ready"] == true; }
+
 class StubCluster {
  public:
   // `workers` workers w-0, w-1, ...; further keys of the launch section, indented by two spaces.

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "runtime/app/loading_display.h"
 #include "runtime/app/model_host.h"
 #include "runtime/app/port_file.h"
+#include "runtime/app/teardown_guard.h"
 #include "spdlog/spdlog.h"
 
 namespace brigade::runtime {
@@ -25,10 +27,35 @@ namespace {
 constexpr int kOk = 0;
 constexpr int kUsageError = 2;
 constexpr absl::Duration kTick = absl::Milliseconds(50);
+constexpr absl::Duration kShortTick = absl::Milliseconds(5);
 
 int fail(const absl::Status& status, int exit_code) {
   std::fprintf(stderr, "brigade-coordinator: %s\n", std::string(status.message()).c_str());
   return exit_code;
+}
+
+// Ends the process: what it does cannot be cut short and holds nothing that needs an orderly end.
+[[noreturn]] void leave(const char* what_it_did) {
+  spdlog::info("stopped while {}", what_it_did);
+  std::fflush(nullptr);
+  _exit(kOk);
+}
+
+// Opens files and device in a thread of its own, so that a signal is answered meanwhile: what a
+// device computes is looked at before anybody is let in, and that may take long.
+absl::StatusOr<std::unique_ptr<ModelHost>> open_host(const CoordinatorConfig& config,
+                                                     ShutdownSignals& signals) {
+  absl::StatusOr<std::unique_ptr<ModelHost>> host;
+  std::atomic<bool> ended{false};
+  std::thread opening([&] {
+    host = ModelHost::open(config);
+    ended = true;
+  });
+  while (!ended) {
+    if (signals.wait_until(absl::Now() + kShortTick)) leave("the model was opened");
+  }
+  opening.join();
+  return host;
 }
 
 // Loads in a thread of its own, so that signals and probes are answered meanwhile.
@@ -96,7 +123,8 @@ void drain(const CoordinatorConfig& config, GrpcServer& server, ShutdownSignals&
 }  // namespace
 
 int run_coordinator(const CoordinatorConfig& config, ShutdownSignals& signals) {
-  absl::StatusOr<std::unique_ptr<ModelHost>> host = ModelHost::open(config);
+  std::optional<TeardownGuard> guard;  // the last to go
+  absl::StatusOr<std::unique_ptr<ModelHost>> host = open_host(config, signals);
   if (!host.ok()) return fail(host.status(), kUsageError);
   ServingState state;
   state.set_model((*host)->served());
@@ -113,18 +141,17 @@ int run_coordinator(const CoordinatorConfig& config, ShutdownSignals& signals) {
   }
   Loading loading(config, **host, state);
   if (!wait_for_signal(loading, signals)) {
+    guard.emplace(signals);
     server->stop();
     (*host)->dismiss_workers();
     return fail(loading.status(), kUsageError);
   }
   if (!loading.ended()) {
-    // Loading cannot be cut short and holds nothing that needs an orderly end.
     (*host)->dismiss_workers();
-    spdlog::info("stopped while the model was loading");
-    std::fflush(nullptr);
-    _exit(kOk);
+    leave("the model was loading");
   }
   drain(config, *server, signals);
+  guard.emplace(signals);
   server->stop();
   (*host)->stop();
   spdlog::info("stopped");

@@ -30,7 +30,7 @@ void start_log(const std::string& name, const std::string& settings) {
 
 // The worker's end is told by one more signal.
 int live(ShutdownSignals& signals, const std::function<int()>& run,
-         const std::function<void(const std::string& reason)>& ask_stop) {
+         const std::function<bool(const std::string& reason)>& ask_stop) {
   std::atomic<bool> ended{false};
   int code = 0;
   std::thread life([&] {
@@ -42,10 +42,10 @@ int live(ShutdownSignals& signals, const std::function<int()>& run,
   while (true) {
     if (!signals.wait_until(absl::Now() + absl::Hours(1))) continue;
     if (ended) break;
-    ask_stop("a signal to stop");
-    // What runs may take its time to end; at once means now.
-    if (++asked == 2) {
-      spdlog::warn("second signal: stopping at once");
+    const bool heard = ask_stop("a signal to stop");
+    // What is made, runs or goes may take its time to end; at once means now.
+    if (++asked == 2 || !heard) {
+      spdlog::warn("{}: stopping at once", asked == 2 ? "second signal" : "nothing to wait for");
       std::fflush(nullptr);
       _exit(0);
     }

@@ -1,8 +1,7 @@
-// A coordinator and expert workers as real processes: the words of the one-process server, and what
-// happens when whole parts of the cluster go away or do not fit together.
+// A coordinator and expert workers as real processes: the words of the one-process server, leaving
+// in order, and what does not fit together. cluster_comebacks_test has what is killed and comes
+// back.
 #include <csignal>
-#include <fstream>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/process_answers.h"
 #include "tests/support/process_cluster.h"
 #include "tests/support/stream_load.h"
 #include "tests/support/test_env.h"
@@ -18,24 +18,6 @@ namespace brigade::tests {
 namespace {
 
 using testing::HasSubstr;
-
-std::vector<StreamedAnswer> answers_of(ProcessCluster& cluster,
-                                       const std::vector<v1::GenerateRequest>& requests) {
-  std::vector<StreamedAnswer> answers;
-  for (const auto& request : requests) {
-    const auto answer = stream_once(cluster.client(), request);
-    EXPECT_TRUE(answer.ok()) << answer.status();
-    answers.push_back(answer.value_or(StreamedAnswer()));
-  }
-  return answers;
-}
-
-std::vector<StreamedAnswer> answers_of_one_process(
-    const std::vector<v1::GenerateRequest>& requests, const std::vector<std::string>& flags = {}) {
-  ProcessCluster alone({.workers = 0, .coordinator_flags = flags});
-  EXPECT_TRUE(alone.start_all()) << alone.why();
-  return answers_of(alone, requests);
-}
 
 TEST(ClusterProcessTest, TwoWorkersWriteTheSameWords) {
   for (const char* wire : {"f32", "bf16"}) {
@@ -54,73 +36,6 @@ TEST(ClusterProcessTest, TwoWorkersWriteTheSameWords) {
     }
     EXPECT_EQ(status->cluster().coordinator_expert_bytes(), 0);
   }
-}
-
-TEST(ClusterProcessTest, AllWorkersKilledTheCoordinatorTakesOverAndGivesBack) {
-  const auto requests = story_requests(4, 200);
-  const auto expected = answers_of_one_process(requests);
-  ProcessCluster cluster({.workers = 2});
-  ASSERT_TRUE(cluster.start_all()) << cluster.why();
-  StreamLoad load(cluster.client(), requests, expected);
-  load.start(4);
-  absl::SleepFor(absl::Milliseconds(100));
-  cluster.kill_worker(0);
-  cluster.kill_worker(1);
-  ASSERT_TRUE(cluster.wait_whole(0)) << cluster.coordinator_log();
-  const auto alone = cluster.status();
-  ASSERT_TRUE(alone.ok());
-  EXPECT_GT(alone->cluster().coordinator_expert_bytes(), 0);
-  cluster.start_worker(0);
-  cluster.start_worker(1);
-  ASSERT_TRUE(cluster.wait_whole(2)) << cluster.coordinator_log();
-  const absl::Time deadline = absl::Now() + absl::Seconds(20);
-  int64_t left = 1;
-  while (left > 0 && absl::Now() < deadline) {
-    const auto status = cluster.status();
-    ASSERT_TRUE(status.ok());
-    left = status->cluster().coordinator_expert_bytes();
-    absl::SleepFor(absl::Milliseconds(10));
-  }
-  EXPECT_EQ(left, 0) << "the coordinator gives the experts back";
-  load.stop();
-  EXPECT_EQ(load.failed(), 0) << load.first_problem();
-  EXPECT_EQ(load.changed(), 0) << load.first_problem();
-}
-
-TEST(ClusterProcessTest, AWorkerKilledWhileItLoadsIsReplaced) {
-  const auto requests = story_requests(2, 30);
-  const auto expected = answers_of_one_process(requests);
-  ProcessCluster cluster({.workers = 2});
-  ASSERT_TRUE(cluster.start_coordinator()) << cluster.why();
-  cluster.start_worker(0);
-  cluster.start_worker(1);
-  // From its first moments on, again and again: before it registers, while it loads, while it links.
-  for (int i = 0; i < 6; ++i) {
-    absl::SleepFor(absl::Milliseconds(20 + 15 * i));
-    cluster.kill_worker(1);
-    cluster.start_worker(1);
-  }
-  ASSERT_TRUE(cluster.wait_ready()) << cluster.coordinator_log() << cluster.worker_log(1);
-  ASSERT_TRUE(cluster.wait_whole(2)) << cluster.coordinator_log() << cluster.worker_log(1);
-  EXPECT_EQ(answers_of(cluster, requests), expected);
-}
-
-TEST(ClusterProcessTest, WorkersWaitForANewCoordinatorOrExit) {
-  const auto requests = story_requests(2, 30);
-  const auto expected = answers_of_one_process(requests);
-  ProcessCluster cluster({.workers = 2});
-  ASSERT_TRUE(cluster.start_all()) << cluster.why();
-  cluster.kill_coordinator();
-  ASSERT_TRUE(cluster.start_coordinator()) << cluster.why();  // on the same ports
-  ASSERT_TRUE(cluster.wait_ready()) << cluster.coordinator_log() << cluster.worker_log(0);
-  EXPECT_EQ(answers_of(cluster, requests), expected);
-  EXPECT_FALSE(cluster.worker(0)->wait(absl::ZeroDuration()).has_value()) << "the same process";
-
-  ProcessCluster leaving({.workers = 1, .worker_flags = {"--on-lost-coordinator", "exit"}});
-  ASSERT_TRUE(leaving.start_all()) << leaving.why();
-  leaving.kill_coordinator();
-  EXPECT_EQ(leaving.worker(0)->wait(), 1) << leaving.worker_log(0);
-  EXPECT_THAT(leaving.worker_log(0), HasSubstr("coordinator"));
 }
 
 TEST(ClusterProcessTest, SigtermToAWorkerMovesItsExperts) {

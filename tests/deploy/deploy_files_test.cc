@@ -72,7 +72,7 @@ TEST(DeployFilesTest, EveryConfigIsAccepted) {
   EXPECT_EQ(readings.at("two_hosts.yaml").file.hosts_size(), 2);
   const auto both = cluster_file::expanded_workers(readings.at("two_hosts_gpus.yaml").file);
   ASSERT_EQ(both.size(), 15);
-  EXPECT_EQ(both[14].host + " " + both[15].device, "stove cuda:7");
+  EXPECT_EQ(both[14].host + " " + both[14].device, "stove cuda:7");
 }
 
 TEST(DeployFilesTest, ComposeStartsWhatItsClusterFileSays) {

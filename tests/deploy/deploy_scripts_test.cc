@@ -153,7 +153,7 @@ TEST_F(SlurmTest, DryRunOnThreeNodes) {
 // A GPU for each process; every step sees the node's GPUs, and its own is the one of the cluster
 // file.
 TEST_F(SlurmTest, DryRunWithTwoGpusOnTwoNodes) {
-  const CommandResult job = run_job({"node-a", "node-b"}, 4, 0, "SLURM_GPUS_PER_NODE=h100:2");
+  const CommandResult job = run_job({"node-a", "node-b"}, 3, 0, "SLURM_GPUS_PER_NODE=h100:2");
   EXPECT_EQ(job.exit_code, 0) << job.output;
   EXPECT_THAT(job.output, HasSubstr("4 processes on 2 hosts"));
   EXPECT_EQ(started().count("node-a"), 2) << read_text(log_);

@@ -67,6 +67,10 @@ ClusterExchange::~ClusterExchange() {
   slots_.end();
   if (device_frames_) device_answers_.drop(links_);
   links_.attach(config_.microbatch, nullptr);
+  if (stream_ == nullptr || !device_frames_) return;
+  // A stream that does not end keeps the buffers that it writes.
+  const absl::Status ended = stream_->synchronize(absl::Now() + kReplanTimeout);
+  if (!absl::IsDeadlineExceeded(ended)) links_.has_written(stream_);
 }
 
 absl::Status ClusterExchange::plan_buffers(kernels::Device& device) {
@@ -184,6 +188,7 @@ absl::Status ClusterExchange::set_view(std::shared_ptr<const ClusterView> view) 
   resend_ = false;  // declined terms go out now
   // The plan is read by copies that may still be under way.
   if (!host_memory_) RETURN_IF_ERROR(stream_->synchronize(absl::Now() + kReplanTimeout));
+  if (device_frames_) links_.has_written(stream_);
   return replan_all(*before);
 }
 
@@ -278,8 +283,8 @@ absl::Status ClusterExchange::finish() {
     } else if (rank != kCoordinator && device_frames_) {
       RETURN_IF_ERROR(device_answers_.scatter(*stream_, term, end - term, on_device));
     } else if (rank != kCoordinator && !host_memory_) {
-      RETURN_IF_ERROR(
-          stream_->copy_to_device(on_device, host_answers_.as<std::byte>() + term * row_bytes, bytes));
+      RETURN_IF_ERROR(stream_->copy_to_device(
+          on_device, host_answers_.as<std::byte>() + term * row_bytes, bytes));
     }
     term = end;
   }

@@ -93,7 +93,7 @@ absl::Status ClusterExchange::pack() {
 
 // False: no buffer.
 absl::StatusOr<bool> ClusterExchange::pack_share(FramePacker::Share& share) {
-  std::byte* frame = links_.acquire(share.rank);
+  std::byte* frame = links_.acquire(share.rank, stream_);
   if (frame == nullptr) return false;
   const FrameHeader header = {.session = links_.config().session,
                               .receiver = {share.rank, view_->incarnation_of(share.rank)},

@@ -1,5 +1,7 @@
 #include "expert_parallel/exchange/worker_links.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "kernels/core/check.h"
@@ -20,6 +22,7 @@ WorkerLinks::WorkerLinks(std::unique_ptr<Transport> transport, const WorkerLinks
     ranks_.push_back(std::make_unique<RankSlot>());
     ranks_.back()->buffers = AlignedBlock(config_.frames_per_rank, kMaxFrameBytes);
     for (int i = 0; i < config_.frames_per_rank; ++i) ranks_.back()->free.push_back(i);
+    ranks_.back()->unsent.reserve(config_.frames_per_rank);
   }
   outbox_.reserve(size_t(config_.num_ranks) * config_.frames_per_rank);
   sending_.reserve(outbox_.capacity());
@@ -119,10 +122,18 @@ void WorkerLinks::unlink(Rank rank) {
   slot.linked = false;
 }
 
-std::byte* WorkerLinks::acquire(Rank rank) {
+std::byte* WorkerLinks::acquire(Rank rank, const kernels::Stream* writer) {
   RankSlot& slot = *ranks_[rank];
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!slot.linked || slot.free.empty()) return nullptr;
+  if (!slot.linked) return nullptr;
+  const auto own = std::find_if(slot.unsent.begin(), slot.unsent.end(),
+                                [&](const Unsent& frame) { return frame.writer == writer; });
+  if (own != slot.unsent.end()) {  // its rows will be written after those before
+    const int buffer = own->buffer;
+    slot.unsent.erase(own);
+    return slot.buffers.at(buffer);
+  }
+  if (slot.free.empty()) return nullptr;
   const int buffer = slot.free.back();
   slot.free.pop_back();
   return slot.buffers.at(buffer);
@@ -195,12 +206,36 @@ bool WorkerLinks::send_frames() {
     }
     // A frame that cannot go is an unanswered one: its rows are sent again when the view changes.
     if (!slot.has_peer || !transport_->send(slot.peer, message, cookie).ok()) {
-      give_back(frame.rank, frame.buffer);
+      keep_unsent(frame);
     }
   }
   transport_->end_group();
   sending_.clear();
   return true;
+}
+
+void WorkerLinks::keep_unsent(const Outgoing& frame) {
+  if (frame.device_rows.written_by == nullptr) return give_back(frame.rank, frame.buffer);
+  std::lock_guard<std::mutex> lock(mutex_);
+  ranks_[frame.rank]->unsent.push_back({frame.buffer, frame.device_rows.written_by});
+}
+
+void WorkerLinks::has_written(const kernels::Stream* writer) {
+  bool any = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const std::unique_ptr<RankSlot>& slot : ranks_) {
+      std::erase_if(slot->unsent, [&](const Unsent& frame) {
+        if (frame.writer != writer) return false;
+        slot->free.push_back(frame.buffer);
+        return any = true;
+      });
+    }
+  }
+  if (!any) return;
+  for (AnswerSink* sink : sinks_) {
+    if (sink != nullptr) sink->on_room();
+  }
 }
 
 void WorkerLinks::give_back(Rank rank, int buffer) {

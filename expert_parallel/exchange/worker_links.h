@@ -2,8 +2,8 @@
 // progress thread of a transport, whose work the step thread can take over while it waits. The step
 // thread packs frames into buffers of the rank they go to and submits them; answers that pass all
 // checks go to the sink of their microbatch on the progress thread. A rank that does not take its
-// frames uses up its own buffers only. Where the transport carries device memory, rows of frames lie
-// there: see `device` below.
+// frames uses up its own buffers only. Where the transport carries device memory, rows of frames
+// lie there: see `device` below.
 #pragma once
 
 #include <atomic>
@@ -78,13 +78,17 @@ class WorkerLinks final : public LoopClient {
   void attach(int microbatch, AnswerSink* sink);
   // Whether rows of frames travel apart, in device memory.
   bool device_frames() const { return config_.device != nullptr; }
-  // Step thread. A buffer of kMaxFrameBytes, or null: all are in use, or the rank has no link.
-  std::byte* acquire(Rank rank);
+  // Step thread. A buffer of kMaxFrameBytes, or null: all are in use, or the rank has no link. With
+  // device frames `writer` will write the rows.
+  std::byte* acquire(Rank rank, const kernels::Stream* writer = nullptr);
   // Device memory of the same size that belongs to the buffer.
   std::byte* device_rows(Rank rank, const std::byte* frame) const;
   // Hands a filled buffer over; flush() sends all of them off.
   void submit(Rank rank, std::byte* frame, size_t bytes, uint32_t rows,
               const DeviceRows& device_rows = {});
+  // Step thread. All that `writer` was told to write has been written: buffers of frames that could
+  // not go, which nobody else may write until then, are free.
+  void has_written(const kernels::Stream* writer);
   // Gives a kept frame back while what is enqueued on `reader` by now still reads it, at the next
   // turn; flush() brings it about. Any thread. A stream must outlive the sink of its microbatch.
   void release_after(uint64_t receipt, kernels::Stream* reader);
@@ -132,12 +136,18 @@ class WorkerLinks final : public LoopClient {
     uint64_t receipt;
     kernels::Stream* reader;
   };
+  // A frame that could not go, whose rows may still be written.
+  struct Unsent {
+    int buffer;
+    const kernels::Stream* writer;
+  };
   struct RankSlot {
     AlignedBlock buffers;
     kernels::Buffer device_buffers;
-    std::vector<int> free;  // guarded by mutex_
-    bool linked = false;    // guarded by mutex_
-    bool has_peer = false;  // the rest: progress thread
+    std::vector<int> free;       // guarded by mutex_
+    std::vector<Unsent> unsent;  // guarded by mutex_
+    bool linked = false;         // guarded by mutex_
+    bool has_peer = false;       // the rest: progress thread
     PeerId peer = 0;
     uint64_t incarnation = 0;
     std::atomic<uint64_t> rows{0}, frames{0};
@@ -147,6 +157,7 @@ class WorkerLinks final : public LoopClient {
   bool send_frames();
   bool return_frames();
   void give_back(Rank rank, int buffer);
+  void keep_unsent(const Outgoing& frame);
   void unlink(Rank rank);
 
   const std::unique_ptr<Transport> transport_;

@@ -342,6 +342,11 @@ absl::Time ExpertServer::look_at_batch() {
   const Running ended = *std::exchange(running_, std::nullopt);
   batch_->finish(ended.status);
   counters_.failed_batches += !ended.status.ok();
+  // A late device may come back, and a call may have been refused; a stream's error stays.
+  const bool failed =
+      !ended.status.ok() && !absl::IsDeadlineExceeded(ended.status) && !stream_->record().ok();
+  if (failed && !std::exchange(device_failed_, true) && config_.on_device_failed)
+    config_.on_device_failed(ended.status);
   counters_.terms += batch_->slots().size();
   counters_.declined_terms += batch_->declined().size();
   // A coordinator whose link ended meanwhile gets its rows computed anew by somebody else.

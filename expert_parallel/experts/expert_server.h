@@ -18,12 +18,17 @@
 
 namespace brigade::expert_parallel {
 
+// The device has failed for good: all further batches are declined. On the server's thread, once;
+// must not wait or call back.
+using DeviceFailed = std::function<void(const absl::Status& why)>;
+
 struct ExpertServerConfig {
   FrameLimits limits;
   int window = 8;  // the transport's: frames of one coordinator that may be held
   int frames_per_batch = 4;
   absl::Duration batch_timeout =
       absl::Seconds(30);  // for the device; past it the terms are declined
+  DeviceFailed on_device_failed;
 };
 
 // Any thread.
@@ -127,6 +132,7 @@ class ExpertServer final : public LoopClient {
   std::map<PeerId, std::unique_ptr<Coordinator>> ending_;
   std::vector<kernels::Buffer> spare_answers_;  // freeing one would wait for the whole GPU
   std::optional<Running> running_;
+  bool device_failed_ = false;
   PeerId last_served_ = 0;
   RefusalCounts refusals_;
   ExpertServerCounters counters_;

@@ -31,7 +31,7 @@ struct NcclOptions {
 // What the entry point returns. Lives in the module, which is never closed.
 struct NcclModule {
   uint32_t layout = 0;  // kNcclModuleLayout of its build
-  // "2.28.9"; INTERNAL when the library does not say.
+  // "2.28.9"; FAILED_PRECONDITION when the library is too old, INTERNAL when it does not say.
   absl::StatusOr<std::string> (*version)() = nullptr;
   // Heads travel over `host`, which is taken, bodies between GPUs. `device`, of this module,
   // outlives the transport. INVALID_ARGUMENT: `host` takes too short messages.

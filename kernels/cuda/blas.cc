@@ -15,8 +15,11 @@ constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 template <typename... Arguments>
 absl::Status blas_status(cublasStatus_t status, const char* call, const Arguments&... arguments) {
   if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat(call, "(", absl::StrCat(arguments...), "): ", cublasGetStatusName(status)));
+  const auto code = status == CUBLAS_STATUS_ALLOC_FAILED ? absl::StatusCode::kResourceExhausted
+                                                         : absl::StatusCode::kInternal;
+  return absl::Status(
+      code, absl::StrCat(call, "(", absl::StrCat(arguments...), "): ", cublasGetStatusName(status),
+                         ": ", cublasGetStatusString(status)));
 }
 
 cudaDataType_t data_type(DType dtype) {

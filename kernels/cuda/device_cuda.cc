@@ -87,7 +87,8 @@ class DeviceImpl final : public CudaDevice {
     if (cudaMemGetInfo(&available, &total) != cudaSuccess) cudaGetLastError();
     return absl::ResourceExhaustedError(
         absl::StrCat("device ", name(), " cannot allocate ", bytes, " bytes: this process uses ",
-                     bytes_in_use_.load(), ", ", available, " of ", total, " are free (",
+                     bytes_in_use_.load(), ", ", available, " of ", total,
+                     " are free, the rest is CUDA's and other processes' (",
                      std::string(failed.message()), ")"));
   }
 
@@ -102,7 +103,15 @@ class DeviceImpl final : public CudaDevice {
 absl::StatusOr<std::unique_ptr<Device>> create_device(const DeviceOptions& options) {
   ASSIGN_OR_RETURN(CudaDeviceInfo info, usable_device(options.ordinal));
   auto device = std::make_unique<DeviceImpl>(std::move(info), options.cuda_math);
-  RETURN_IF_ERROR(device->make_current());  // creates the context: what is wrong shows at start
+  // Creates the context: what is wrong shows at start.
+  const cudaError_t current = cudaSetDevice(options.ordinal);
+  if (current == cudaErrorDevicesUnavailable) {
+    cudaGetLastError();
+    return absl::FailedPreconditionError(
+        absl::StrCat("device ", device->name(),
+                     " takes no further process: its compute mode is exclusive, or it hangs"));
+  }
+  RETURN_IF_ERROR(cuda_status(current, "cudaSetDevice", options.ordinal));
   return device;
 }
 

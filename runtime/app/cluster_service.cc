@@ -127,7 +127,7 @@ absl::StatusOr<std::unique_ptr<ClusterService>> ClusterService::open(
                    ControlServer::start(control_door(config), host, drafts));
   const ControlServer& server = *service->parts_->server;
   host.set_control_address(server.address());
-  spdlog::info("workers join at {}; data plane {}; {}", server.address(), settings.data_plane,
+  spdlog::info("workers join at {}; data plane {}; {}", server.address(), describe_planes(planes),
                settings.identity.numerics_text);
   RETURN_IF_ERROR(
       write_port_file(config.cluster.control_port_file, server.port(), "--control-port-file"));

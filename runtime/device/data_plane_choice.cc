@@ -13,14 +13,21 @@ namespace {
 
 using expert_parallel::Transport;
 
-absl::StatusOr<const expert_parallel::NcclModule*> open_nccl(const DeviceSettings& settings) {
-  if (!is_gpu(settings)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--data-plane nccl: the device is ", settings.name, ", no GPU"));
-  }
-  ASSIGN_OR_RETURN(const kernels::OpenCudaModule module,
+struct Nccl {
+  const expert_parallel::NcclModule* module = nullptr;
+  size_t gpus = 0;  // that this process sees
+};
+
+absl::StatusOr<Nccl> open_nccl(const DeviceSettings& settings) {
+  if (!is_gpu(settings))
+    return absl::FailedPreconditionError(absl::StrCat("the device is ", settings.name, ", no GPU"));
+  ASSIGN_OR_RETURN(const kernels::OpenCudaModule cuda,
                    kernels::open_cuda_module(settings.cuda_module));
-  return expert_parallel::find_nccl_module(module);
+  ASSIGN_OR_RETURN(const expert_parallel::NcclModule* module,
+                   expert_parallel::find_nccl_module(cuda));
+  RETURN_IF_ERROR(module->version().status());
+  ASSIGN_OR_RETURN(const std::vector<kernels::CudaDeviceInfo> gpus, cuda.module->devices());
+  return Nccl{module, gpus.size()};
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> make_host_plane(const DataPlaneEnd& end,
@@ -44,16 +51,23 @@ absl::StatusOr<std::vector<std::string>> data_planes(const std::string& choice,
     return absl::InvalidArgumentError(
         absl::StrCat("--data-plane ", choice, ": known are auto, nccl, host"));
   }
-  const absl::Status nccl = open_nccl(device).status();
+  const absl::StatusOr<Nccl> nccl = open_nccl(device);
   if (choice == "auto") {
-    if (nccl.ok()) return std::vector<std::string>{"nccl", "host"};
-    return std::vector<std::string>{"host"};
+    if (!nccl.ok()) return std::vector<std::string>{"host"};
+    // NCCL connects no GPU with itself, and on a machine with one all processes share it.
+    if (nccl->gpus < 2) return std::vector<std::string>{"host", "nccl"};
+    return std::vector<std::string>{"nccl", "host"};
   }
   if (!nccl.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--data-plane nccl: ", std::string(nccl.message())));
+        absl::StrCat("--data-plane nccl: ", std::string(nccl.status().message())));
   }
   return std::vector<std::string>{"nccl"};
+}
+
+std::string describe_planes(const std::vector<std::string>& planes) {
+  if (planes.size() < 2 || planes[0] != "host") return planes[0];
+  return "host (this process sees one GPU; --data-plane nccl if all workers are on others)";
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> make_data_plane(const std::string& plane,
@@ -63,11 +77,11 @@ absl::StatusOr<std::unique_ptr<Transport>> make_data_plane(const std::string& pl
   if (plane == "host") return make_host_plane(end, expert_parallel::kMaxFrameBytes);
   if (plane != "nccl")
     return absl::InvalidArgumentError(absl::StrCat("no data plane is called '", plane, "'"));
-  ASSIGN_OR_RETURN(const expert_parallel::NcclModule* nccl, open_nccl(settings));
+  ASSIGN_OR_RETURN(const Nccl nccl, open_nccl(settings));
   ASSIGN_OR_RETURN(auto host, make_host_plane(end, expert_parallel::kMaxFrameBytes +
                                                        expert_parallel::kNcclTrailerBytes));
-  return nccl->create(std::move(host), static_cast<kernels::CudaDevice&>(device),
-                      {.makes_ids = end.coordinator});
+  return nccl.module->create(std::move(host), static_cast<kernels::CudaDevice&>(device),
+                             {.makes_ids = end.coordinator});
 }
 
 }  // namespace brigade::runtime

@@ -16,12 +16,15 @@ namespace brigade::runtime {
 
 inline constexpr char kDataPlaneHelp[] =
     "How rows travel: nccl (between GPUs), host (host memory and UCX), or auto: nccl where this "
-    "process has a GPU and its CUDA module has NCCL";
+    "process is on a GPU, sees others, and its CUDA module has NCCL";
 
 // `choice` is auto, nccl or host. The names of what this process can use, best first.
 // INVALID_ARGUMENT names the flag, also when NCCL is asked for and not there.
 absl::StatusOr<std::vector<std::string>> data_planes(const std::string& choice,
                                                      const DeviceSettings& device);
+
+// The first of them, and why it is first where that may surprise.
+std::string describe_planes(const std::vector<std::string>& planes);
 
 struct DataPlaneEnd {
   std::string net_devices;   // of UCX; empty: any

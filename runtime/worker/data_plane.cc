@@ -21,11 +21,13 @@ absl::Time deadline() { return absl::Now() + kTurn; }
 }  // namespace
 
 DataPlane::DataPlane(kernels::Device& device, expert_parallel::ExpertShard& shard,
-                     TransportFactory make_transport, LinkLost on_lost)
+                     TransportFactory make_transport, LinkLost on_lost,
+                     DeviceFailed on_device_failed)
     : device_(device),
       shard_(shard),
       make_transport_(std::move(make_transport)),
-      on_lost_(std::move(on_lost)) {}
+      on_lost_(std::move(on_lost)),
+      on_device_failed_(std::move(on_device_failed)) {}
 
 DataPlane::~DataPlane() = default;
 
@@ -50,7 +52,8 @@ absl::Status DataPlane::ensure_server(int max_rows, const std::string& plane) {
                                    .experts = geometry.experts,
                                    .moe_layers = geometry.moe_layers,
                                    .max_slots = max_rows * geometry.top_k,
-                                   .answer_dtype = geometry.wire_dtype}},
+                                   .answer_dtype = geometry.wire_dtype},
+                        .on_device_failed = on_device_failed_},
                        [this](uint64_t, const absl::Status& why) { on_lost_(incarnation_, why); }));
   made->start();
   max_rows_ = max_rows;

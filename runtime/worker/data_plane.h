@@ -16,12 +16,14 @@ using TransportFactory = std::function<absl::StatusOr<std::unique_ptr<expert_par
     const std::string& plane)>;
 // On the server's thread; must not wait.
 using LinkLost = std::function<void(uint64_t incarnation, const absl::Status& why)>;
+using expert_parallel::DeviceFailed;
 
 class DataPlane {
  public:
   // Device and shard outlive it.
   DataPlane(kernels::Device& device, expert_parallel::ExpertShard& shard,
-            TransportFactory make_transport, LinkLost on_lost);
+            TransportFactory make_transport, LinkLost on_lost,
+            DeviceFailed on_device_failed = nullptr);
   ~DataPlane();
 
   // Makes this end of the link, with a server that fits the terms, and connects it to the
@@ -40,6 +42,7 @@ class DataPlane {
   expert_parallel::ExpertShard& shard_;
   const TransportFactory make_transport_;
   const LinkLost on_lost_;
+  const DeviceFailed on_device_failed_;
   std::shared_ptr<expert_parallel::ExpertServer> server() const;
 
   // One change or replacement of the server at a time; held while a call waits.

@@ -114,10 +114,12 @@ ExpertWorker::ExpertWorker(const WorkerConfig& config, OpenedModel model,
       shard_(std::move(shard)),
       registration_(std::move(registration)),
       session_(session_config(config)),
-      data_plane_(*device_, *shard_, transports(config, *device_),
-                  [this](uint64_t incarnation, const absl::Status& why) {
-                    post(LinkEnded{incarnation, why});
-                  }) {}
+      data_plane_(
+          *device_, *shard_, transports(config, *device_),
+          [this](uint64_t incarnation, const absl::Status& why) {
+            post(LinkEnded{incarnation, why});
+          },
+          [this](const absl::Status& why) { post(DeviceEnded{why}); }) {}
 
 // The stream first, then the loader: both post events.
 ExpertWorker::~ExpertWorker() {
@@ -171,6 +173,10 @@ Actions ExpertWorker::handle(Event event) {
   }
   if (const auto* lost = std::get_if<LinkEnded>(&event))
     return session_.on_link_lost(lost->incarnation, lost->why, now);
+  // Nothing in this process can use it again; a new one may.
+  if (const auto* device = std::get_if<DeviceEnded>(&event))
+    return {
+        Exit{kExitLost, absl::StrCat("the device failed: ", std::string(device->why.message()))}};
   if (auto* report = std::get_if<Report>(&event))
     return session_.on_report(report->incarnation, std::move(report->message));
   return session_.on_stop(std::get<Stop>(event).reason, now);

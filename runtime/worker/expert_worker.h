@@ -49,10 +49,13 @@ class ExpertWorker {
     uint64_t incarnation;
     WorkerMessage message;
   };
+  struct DeviceEnded {
+    absl::Status why;
+  };
   struct Stop {
     std::string reason;
   };
-  using Event = std::variant<StreamMessage, StreamEnded, LinkEnded, Report, Stop>;
+  using Event = std::variant<StreamMessage, StreamEnded, LinkEnded, Report, DeviceEnded, Stop>;
 
   ExpertWorker(const WorkerConfig& config, OpenedModel model,
                std::unique_ptr<kernels::Device> device,

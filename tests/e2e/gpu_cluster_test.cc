@@ -194,6 +194,22 @@ TEST_F(GpuClusterTest, WorkersOnTheCpuJoinACoordinatorOnAGpu) {
   EXPECT_EQ(answers_of(cluster.client(), requests, 2), answers_on_cpu(model, requests));
 }
 
+// NCCL connects no GPU with itself: on a machine with one, rows go through host memory unasked.
+TEST_F(GpuClusterTest, OneGpuForAllNeedsNoFlag) {
+  ASSERT_EQ(setenv("BRIGADE_EMULATION_DEVICES", "1", 1), 0);
+  const std::string model = source_dir() + "/tests/data/golden/mixtral_top2";
+  const auto requests = id_requests({{38, 75, 9, 8, 3}, {1, 2, 3}}, 8);
+  ProcessCluster cluster({.model = model,
+                          .workers = 1,
+                          .coordinator_flags = gpu_flags(0),
+                          .worker_flags = gpu_flags(0),
+                          .lost_after = absl::Seconds(20)});
+  const bool started = cluster.start_all();
+  unsetenv("BRIGADE_EMULATION_DEVICES");
+  ASSERT_TRUE(started) << cluster.why();
+  EXPECT_EQ(answers_of(cluster.client(), requests, 2), answers_on_cpu(model, requests));
+}
+
 struct Refusal {
   const char* devices;  // what the stand-in runtime shows
   const char* device;

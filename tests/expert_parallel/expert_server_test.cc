@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <future>
+#include <mutex>
 #include <thread>
 #include <utility>
 
@@ -35,8 +36,10 @@ class ExpertServerTest : public ::testing::Test {
       ASSERT_TRUE(
           shard_->load(*upload, 1, expert, {matrix.data(), matrix.data(), matrix.data()}).ok());
     }
-    server_ = *ExpertServer::create(make_loopback_transport(hub_), *device_, *shard_,
-                                    {.limits = kLimits, .batch_timeout = batch_timeout_}, nullptr);
+    server_ = *ExpertServer::create(
+        make_loopback_transport(hub_), *device_, *shard_,
+        {.limits = kLimits, .batch_timeout = batch_timeout_, .on_device_failed = on_device_failed_},
+        nullptr);
     server_->start();
     link(kWorkerParty);
   }
@@ -85,6 +88,7 @@ class ExpertServerTest : public ::testing::Test {
   }
 
   absl::Duration batch_timeout_ = absl::Seconds(30);
+  DeviceFailed on_device_failed_;
   std::shared_ptr<LoopbackHub> hub_ = make_loopback_hub();
   std::unique_ptr<kernels::Device> device_;
   std::unique_ptr<ExpertShard> shard_;
@@ -172,6 +176,11 @@ class HeldDevice : public kernels::Device {
     last_ = static_cast<kernels::CpuAsyncStream*>(stream->get());
     return stream;
   }
+  void fail() {
+    ASSERT_TRUE(
+        last_->enqueue([](kernels::ThreadPool&) { return absl::InternalError("a planted fault"); })
+            .ok());
+  }
   void hold(std::shared_future<void> until) {
     ASSERT_TRUE(last_
                     ->enqueue([until](kernels::ThreadPool&) {
@@ -241,6 +250,30 @@ TEST_F(BusyExpertServerTest, ExpertsChangeBetweenBatchesOnly) {
   let_go();
   control.join();
   EXPECT_TRUE(drive({&node_}, [&] { return node_.received.size() == 2; }));
+}
+
+class BrokenExpertServerTest : public BusyExpertServerTest {
+ protected:
+  BrokenExpertServerTest() {
+    on_device_failed_ = [this](const absl::Status& why) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      failures_.push_back(why);
+    };
+  }
+  std::mutex mutex_;
+  std::vector<absl::Status> failures_;  // guarded by mutex_
+};
+
+TEST_F(BrokenExpertServerTest, ADeviceThatFailsIsTold) {
+  static_cast<HeldDevice&>(*device_).fail();
+  for (size_t asked = 1; asked <= 2; ++asked) {
+    send(frame(header()));
+    ASSERT_TRUE(drive({&node_}, [&] { return node_.received.size() == asked; })) << "no decline";
+  }
+  EXPECT_EQ(server_->counters().declined_terms, 6u);
+  std::lock_guard<std::mutex> lock(mutex_);
+  ASSERT_EQ(failures_.size(), 1u);
+  EXPECT_EQ(failures_[0].message(), "a planted fault");
 }
 
 class SlowExpertServerTest : public BusyExpertServerTest {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 
 #include "absl/status/statusor.h"
 #include "kernels/core/device.h"
@@ -16,23 +17,21 @@ class HostBuffer {
   HostBuffer() = default;
   // 64-byte aligned, all bytes 0. RESOURCE_EXHAUSTED with the sizes when it does not fit.
   static absl::StatusOr<HostBuffer> allocate(Device& device, size_t bytes);
-  HostBuffer(HostBuffer&& other) noexcept;
-  HostBuffer& operator=(HostBuffer&& other) noexcept;
-  HostBuffer(const HostBuffer&) = delete;
-  HostBuffer& operator=(const HostBuffer&) = delete;
-  ~HostBuffer();
 
-  void* data() const { return data_; }
+  void* data() const { return data_.get(); }
   template <typename T>
   T* as() const {
-    return static_cast<T*>(data_);
+    return static_cast<T*>(data());
   }
-  size_t bytes() const { return bytes_; }
+  size_t bytes() const { return data_ == nullptr ? 0 : data_.get_deleter().bytes; }
 
  private:
-  Device* device_ = nullptr;
-  void* data_ = nullptr;
-  size_t bytes_ = 0;
+  struct Free {
+    Device* device;
+    size_t bytes;
+    void operator()(void* data) const { device->free_pinned(data, bytes); }
+  };
+  std::unique_ptr<void, Free> data_;
 };
 
 }  // namespace brigade::kernels

@@ -135,7 +135,11 @@ bool matched_with_self(const Launch& one) {
 ncclResult_t end_group() {
   const std::vector<Launch> launches = std::exchange(group.launches, {});
   const ncclResult_t error = std::exchange(group.error, ncclSuccess);
-  if (error != ncclSuccess || launches.empty()) return error;
+  if (launches.empty()) return error;
+  if (error != ncclSuccess) {
+    for (const Launch& one : launches) one.comm->fail(error, "another of its group was refused");
+    return error;
+  }
   bool blocking = false;
   for (const Launch& one : launches) {
     blocking |= one.comm->blocking();

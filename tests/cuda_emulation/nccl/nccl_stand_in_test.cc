@@ -154,6 +154,19 @@ TEST_F(NcclStandIn, ACommunicatorIsNotUsedBeforeItsLastCallHasEnded) {
   finish();
 }
 
+TEST_F(NcclStandIn, AGroupFailsAsAWholeAndForGood) {
+  const auto send = [](const Rank& rank, int peer) {
+    return ncclSend(rank.memory, 8, ncclInt8, peer, rank.comm, rank.stream);
+  };
+  ncclGroupStart();
+  EXPECT_EQ(send(a_, 1), ncclSuccess);
+  EXPECT_EQ(send(b_, 2), ncclInvalidArgument) << "no such rank";
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidArgument);
+  EXPECT_EQ(a_.state(), ncclInvalidArgument);
+  EXPECT_EQ(send(a_, 1), ncclInvalidArgument);
+  EXPECT_EQ(violations(), 1u);
+}
+
 TEST_F(NcclStandIn, AnAbortedCommunicatorIsGone) {
   EXPECT_EQ(ncclRecv(b_.memory, 8, ncclInt8, 0, b_.comm, b_.stream), ncclInProgress);
   EXPECT_EQ(ncclCommAbort(b_.comm), ncclSuccess) << "with a receive under way";

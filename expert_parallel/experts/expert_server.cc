@@ -173,12 +173,14 @@ absl::Status ExpertServer::close(uint64_t coordinator_id, absl::Time deadline) {
 }
 
 absl::Status ExpertServer::call(std::function<void()> change, absl::Time deadline) {
-  return loop_.call(
-      [this, change = std::move(change)] {
-        end_batch();
-        change();
+  absl::Status ended;
+  RETURN_IF_ERROR(loop_.call(
+      [&] {
+        ended = end_batch(deadline);
+        if (ended.ok()) change();
       },
-      deadline);
+      deadline));
+  return ended;
 }
 
 PeerId ExpertServer::peer_of(uint64_t coordinator_id) const {
@@ -355,10 +357,13 @@ absl::Time ExpertServer::look_at_batch() {
   return absl::InfinitePast();
 }
 
-void ExpertServer::end_batch() {
-  if (!running_) return;
-  running_->done.wait_until(running_->deadline).IgnoreError();  // it keeps its error
+absl::Status ExpertServer::end_batch(absl::Time deadline) {
+  if (!running_) return absl::OkStatus();
+  // It keeps its error.
+  running_->done.wait_until(std::min(deadline, running_->deadline)).IgnoreError();
   (void)look_at_batch();
+  return running_ ? absl::DeadlineExceededError("a batch on the device did not end in time")
+                  : absl::OkStatus();
 }
 
 }  // namespace brigade::expert_parallel

@@ -105,7 +105,7 @@ class ExpertServer final : public LoopClient {
   void serve(PeerId peer, Coordinator& coordinator);
   void start_batch(PeerId peer, const FrameHeader& question);
   absl::Time look_at_batch();
-  void end_batch();
+  absl::Status end_batch(absl::Time deadline);
   void answer(PeerId peer, Coordinator& coordinator, const FrameHeader& question);
   void answer_rows(PeerId peer, Coordinator& coordinator, size_t first, const FrameHeader& header);
   void decline(PeerId peer, Coordinator& coordinator, FrameHeader header);

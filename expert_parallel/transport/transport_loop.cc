@@ -112,7 +112,7 @@ absl::Status TransportLoop::call(std::function<void()> task, absl::Time deadline
     waiting->state = Task::kAbandoned;
     return absl::DeadlineExceededError("the transport's thread did not take the call in time");
   }
-  // A task never waits, so its end is near.
+  // A task waits for nobody, or no longer than this call would: its end is near.
   task_moved_.wait(lock, [&] { return waiting->state == Task::kDone; });
   return absl::OkStatus();
 }

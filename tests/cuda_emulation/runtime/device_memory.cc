@@ -19,7 +19,10 @@ namespace {
 constexpr size_t kReserved = size_t{1} << 38;  // addresses, not memory
 constexpr size_t kPage = 4096;
 constexpr size_t kAlignment = 256;  // of cudaMalloc
-constexpr size_t kMostProtected = 128;
+// What is worth protecting from the host: the system looks at every page, twice for each burst of
+// work.
+constexpr size_t kMostProtectedAllocations = 128;
+constexpr size_t kMostProtectedBytes = size_t{16} << 20;
 constexpr unsigned char kFill = 0xFF;
 
 size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -104,7 +107,10 @@ cudaError_t DeviceMemory::allocate(int device, size_t bytes, void** out) {
   next_ += length + kPage;
   in_use_[device] += bytes;
   live_[made.data] = made;
-  if (++device_allocations_ > kMostProtected && host_access_faults_) {
+  ++device_allocations_;
+  device_bytes_ += length;
+  if (host_access_faults_ &&
+      (device_allocations_ > kMostProtectedAllocations || device_bytes_ > kMostProtectedBytes)) {
     protect_all(true);
     host_access_faults_ = false;
   }
@@ -129,6 +135,7 @@ cudaError_t DeviceMemory::free(void* data) {
   mprotect(first_page(gone), pages_of(gone.bytes), PROT_NONE);
   in_use_[gone.device] -= gone.bytes;
   --device_allocations_;
+  device_bytes_ -= pages_of(gone.bytes);
   live_.erase(found);
   return cudaSuccess;
 }

@@ -1,7 +1,7 @@
 // Device and pinned memory. Device memory is host memory at reserved addresses, filled with 0xFF,
 // with an inaccessible page behind each allocation; while no stream has work it is inaccessible
 // altogether, so that host code that touches it stops there (as long as the process has at most 128
-// allocations: with a whole model the switching would cost too much). Any thread.
+// allocations and 16 MiB: with a whole model the switching would cost too much). Any thread.
 #pragma once
 
 #include <driver_types.h>
@@ -62,8 +62,8 @@ class DeviceMemory {
   size_t next_ = 0;                         // addresses are not used twice
   size_t in_use_[16] = {};
   int accesses_ = 0;
-  size_t device_allocations_ = 0;
-  bool host_access_faults_ = true;  // false for ever once there were too many allocations
+  size_t device_allocations_ = 0, device_bytes_ = 0;
+  bool host_access_faults_ = true;  // false for ever once there was too much to protect
 };
 
 // Held by a thread other than a stream's that works on device memory (a transport, say).

@@ -1,18 +1,7 @@
 // Segments of a step as graphs of the device: what a step enqueues between two waits is the same
 // whenever its shape is, so it is recorded once and then launched as one piece of work in place of
-// a dozen. Only small steps gain from that: in large ones the kernels take longer than their
-// launch.
-//
-// Bounds: a shape is recorded when it is seen for the second time (kernels are loaded by then, and
-// what never comes back is not recorded), at most kMaxShapes are held, and one that was used within
-// the last kKeptSteps steps makes room for no other: where shapes change too often to be worth
-// recording, steps run as without graphs. Whoever is recorded is freed at begin(), when nothing
-// runs.
-//
-// A recording that fails turns graphs off for good and costs no step: a stream that records runs
-// nothing, so the segment is enqueued as usual.
-//
-// Of one stream; the step thread.
+// a dozen. A recording that fails turns graphs off for good and costs no step: a stream that
+// records runs nothing, so the segment is enqueued as usual. Of one stream; the step thread.
 #pragma once
 
 #include <array>
@@ -34,10 +23,15 @@ struct StepGraphOptions {
   std::function<void(const std::string& sentence)> warn;
 };
 
+// A shape is recorded when it is seen for the second time: kernels are loaded by then, and what
+// never comes back is not recorded. Where shapes change too often for recording to pay, steps run
+// as without graphs.
 class StepGraphs {
  public:
+  // In larger steps the kernels take longer than their launches.
   static constexpr int kMaxRows = 64;
-  static constexpr int kMaxShapes = 32;
+  static constexpr int kMaxShapes = 32;  // held at most
+  // A shape that was used within so many steps makes room for no other.
   static constexpr int kKeptSteps = 256;
 
   // `segments` of each step. The stream records graphs and outlives this.
@@ -45,7 +39,7 @@ class StepGraphs {
   StepGraphs(const StepGraphs&) = delete;
   StepGraphs& operator=(const StepGraphs&) = delete;
 
-  // A step begins; all work of the last one has ended.
+  // A step begins; all work of the last one has ended, so that graphs may be freed.
   void begin(const StepShape& shape);
 
   // Runs a segment of that step: launches its graph, or calls `enqueue`, once or twice. All that

@@ -60,6 +60,7 @@ GeneratorStatus busy() {
   status.ready = true;
   status.generated_tokens = 41;
   status.kv_blocks_in_use = 7;
+  status.graph_launches = 12;
   // Four layers of 64 experts, two rows a token and layer, all to two experts.
   status.expert_rows.assign(4, std::vector<int64_t>(64, 0));
   for (auto& layer : status.expert_rows) layer[3] = layer[5] = 100;
@@ -86,6 +87,7 @@ TEST(MetricsTest, CountersGaugesAndBalance) {
   EXPECT_THAT(text, HasSubstr("brigade_ready 1"));
   EXPECT_THAT(text, HasSubstr("brigade_generated_tokens_total 41"));
   EXPECT_THAT(text, HasSubstr("brigade_kv_blocks_in_use 7"));
+  EXPECT_THAT(text, HasSubstr("brigade_graph_launches_total 12"));
   EXPECT_THAT(text, HasSubstr("brigade_expert_rows_total 800"));
   EXPECT_THAT(text, HasSubstr("brigade_expert_balance{moe_layer=\"3\"} 32"));
   EXPECT_THAT(text, HasSubstr("brigade_time_to_first_token_seconds_count 1"));

@@ -95,6 +95,8 @@ std::optional<std::string> text_fault(const FieldDescriptor& field, const std::s
       return word_fault("maths mode", text, {"identical", "fast"});
     case v1::WORDS_DATA_PLANE:
       return word_fault("data plane", text, {"auto", "nccl", "host"});
+    case v1::WORDS_SWITCH:
+      return word_fault("setting", text, {"on", "off"});
     case v1::WORDS_DEVICE:
       return device_fault(text);
     case v1::WORDS_IDENTIFIER:

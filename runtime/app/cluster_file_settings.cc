@@ -48,6 +48,7 @@ void apply_cluster_file(const v1::ClusterFile& file, CoordinatorConfig* config) 
   config->device.name = role.device();
   if (is_gpu(config->device)) {
     config->device.gpu_math = file.numerics().gpu_math();
+    config->device.gpu_graphs = role.gpu_graphs();
     config->device.cuda_module = cluster_file::find_host(file, role.host())->cuda_module();
   }
   config->threads = static_cast<int>(role.threads());

@@ -67,6 +67,7 @@ absl::Status apply_cluster_file(DraftWorkerConfig* config) {
   ASSIGN_OR_RETURN(const v1::DraftRole draft, find_draft(file, *config));
   config->model = draft.model();
   config->device.name = draft.device();
+  config->device.gpu_graphs = draft.gpu_graphs();
   config->threads = static_cast<int>(draft.threads());
   config->kv_memory_bytes = draft.kv_memory_bytes();
   config->max_sequences = static_cast<int>(draft.max_sequences());

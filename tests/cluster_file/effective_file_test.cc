@@ -65,6 +65,7 @@ coordinator:
   token_budget: 256
   max_sequences: 64
   data_plane: auto
+  gpu_graphs: "on"
 placement:
   join_deadline: 1m
 timeouts:

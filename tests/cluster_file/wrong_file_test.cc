@@ -146,6 +146,8 @@ TEST(WrongFileTest, Values) {
        "2:22: numerics.kv_dtype: there is no dtype \"double\"; known: f32, bf16, f16"},
       {"model: {path: model}\nnumerics: {gpu_math: quick}\n",
        "2:22: numerics.gpu_math: there is no maths mode \"quick\"; known: identical, fast"},
+      {"model: {path: model}\ncoordinator: {gpu_graphs: true}\n",
+       "2:27: coordinator.gpu_graphs: there is no setting \"true\"; known: on, off"},
       {"model: {path: model}\ncoordinator: {data_plane: ncll}\n",
        "2:27: coordinator.data_plane: there is no data plane \"ncll\"; did you mean nccl?"},
       {"model: {path: model}\nworkers: [{name: w, data_plane: trusted_network}]\n",

@@ -123,22 +123,23 @@ TEST_F(ClusterFileSettingsTest, DevicesAndTheirMaths) {
   std::ofstream(folder_.path() + "module.so") << "ELF";
   std::ofstream(file_) << "model: {path: m}\nnumerics: {gpu_math: fast}\n"
                           "hosts: [{name: a, address: 127.0.0.1, cuda_module: module.so}]\n"
-                          "coordinator: {device: 'cuda:3', data_plane: nccl}\n";
+                          "coordinator: {device: 'cuda:3', data_plane: nccl, gpu_graphs: off}\n";
   CoordinatorConfig config = parse({"--cluster", file_}).config;
-  EXPECT_EQ(runtime::describe(config.device), "cuda:3, fast maths");
+  EXPECT_EQ(runtime::describe(config.device), "cuda:3, fast maths, no graphs");
   EXPECT_EQ(config.device.cuda_module, folder_.path() + "module.so");
   EXPECT_EQ(config.cluster.data_plane, "nccl");
+  EXPECT_EQ(config.device.gpu_graphs, "off");
   ASSERT_TRUE(runtime::check(&config).ok()) << runtime::check(&config);
   EXPECT_EQ(config.kv_memory_bytes, 0);  // of what the GPU has left, once it is open
   config = parse({"--cluster", file_, "--device", "cuda:1", "--gpu-math", "identical",
                   "--cuda-module", "elsewhere.so"})
                .config;
-  EXPECT_EQ(runtime::describe(config.device), "cuda:1, identical maths");
+  EXPECT_EQ(runtime::describe(config.device), "cuda:1, identical maths, no graphs");
   EXPECT_EQ(config.device.cuda_module, "elsewhere.so");
+  EXPECT_FALSE(wants_graphs(config.device)) << "as the file says";
+  config = parse({"--cluster", file_, "--gpu-graphs", "on"}).config;
   EXPECT_TRUE(wants_graphs(config.device));
-  config = parse({"--cluster", file_, "--gpu-graphs", "off"}).config;
-  EXPECT_FALSE(wants_graphs(config.device));
-  EXPECT_EQ(runtime::describe(config.device), "cuda:3, fast maths, no graphs");
+  EXPECT_EQ(runtime::describe(config.device), "cuda:3, fast maths");
   const auto fault = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {"--model", folder_.path() + "m"});
     CoordinatorConfig wrong = parse(arguments).config;

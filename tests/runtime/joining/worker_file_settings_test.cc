@@ -24,7 +24,7 @@ workers:
   - {name: grill, count: 2, host: stove, device: "cuda:{index}", memory_bytes: 3G}
   - {name: wok, device: "cuda:1", data_plane: nccl, threads: 5}
 drafts:
-  - {name: d0, model: m, host: stove, device: "cuda:9"}
+  - {name: d0, model: m, host: stove, device: "cuda:9", gpu_graphs: off}
   - {name: d1, model: m}
 )";
 
@@ -73,6 +73,7 @@ TEST_F(WorkerFileSettingsTest, DraftWorkers) {
   const auto far = parse(&runtime::draft_worker::parse_draft_flags, "d0");
   EXPECT_EQ(far.device.name, "cuda:9");
   EXPECT_EQ(far.device.gpu_math, "fast");
+  EXPECT_EQ(far.device.gpu_graphs, "off");
   EXPECT_EQ(far.device.cuda_module, folder_.path() + "module.so");
   EXPECT_EQ(parse(&runtime::draft_worker::parse_draft_flags, "d1").device.gpu_math, "identical");
 }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <span>
 
@@ -42,13 +43,14 @@ void exclude_tokens(const PolicyArgs& args, const PolicyRow& row, std::span<uint
 }
 
 // Divides the weights by their sum, added up in order. Zero when that is not a positive number.
-int write_law(std::span<const PolicyCandidate> law, int32_t* tokens, double* probabilities) {
+int write_law(const PolicyArgs& args, int64_t r, std::span<const PolicyCandidate> law) {
   double sum = 0;
   for (const PolicyCandidate& candidate : law) sum += candidate.score;
   if (!std::isfinite(sum) || !(sum > 0)) return 0;
-  for (size_t i = 0; i < law.size(); ++i) {
-    tokens[i] = law[i].token;
-    probabilities[i] = law[i].score / sum;
+  const auto most = static_cast<size_t>(args.max_candidates);
+  for (size_t i = 0; i < std::min(law.size(), most); ++i) {
+    args.tokens[r * args.max_candidates + i] = law[i].token;
+    args.probabilities[r * args.max_candidates + i] = law[i].score / sum;
   }
   return static_cast<int>(law.size());
 }
@@ -66,8 +68,7 @@ void policy_row(const PolicyArgs& args, int64_t r) {
   const PolicyRow& row = args.settings[r];
   score_tokens(args, row, logits, scores);
   exclude_tokens(args, row, {reinterpret_cast<uint8_t*>(candidates), vocab}, scores);
-  args.counts[r] = write_law(law_of_scores(row, scores, scratch), args.tokens + r * args.vocab,
-                             args.probabilities + r * args.vocab);
+  args.counts[r] = write_law(args, r, law_of_scores(row, scores, scratch));
 }
 
 }  // namespace

@@ -15,21 +15,18 @@ struct LawRow {
   const PolicyRow& settings;
   const float* logits;
   double* scores;   // [vocab]
+  double* weights;  // [vocab], of the candidates
+  int32_t* tokens;  // [vocab], of the candidates
   uint8_t* marks;   // [vocab]
-  int32_t* tokens;  // [vocab]: candidates, with their weights
-  double* weights;
 };
 
 __device__ LawRow law_row(const PolicyArgs& args, int64_t row_bytes, int64_t r) {
-  const int64_t at = r * args.vocab;
   double* scores = reinterpret_cast<double*>(static_cast<char*>(args.scratch) + r * row_bytes);
-  return {args,
-          args.settings[r],
-          args.logits + at,
-          scores,
-          reinterpret_cast<uint8_t*>(scores + args.vocab),
-          args.tokens + at,
-          args.probabilities + at};
+  double* weights = scores + args.vocab;
+  int32_t* tokens = reinterpret_cast<int32_t*>(weights + args.vocab);
+  return {args,    args.settings[r], args.logits + r * args.vocab,
+          scores,  weights,          tokens,
+          reinterpret_cast<uint8_t*>(tokens + args.vocab)};
 }
 
 // Scores as f64. False when the row must not be sampled.
@@ -242,7 +239,8 @@ __device__ int keep_within(const LawRow& row, int count, Cut cut, SelectShared* 
   return compact(count, keep, read, write, shared);
 }
 
-__device__ int make_law(const LawRow& row, Window* window, SelectShared* shared) {
+// Candidates and their weights. Returns how many.
+__device__ int take_candidates(const LawRow& row, Window* window, SelectShared* shared) {
   if (!take_logits(row)) return 0;
   add_bias(row);
   apply_penalties(row);
@@ -258,10 +256,17 @@ __device__ int make_law(const LawRow& row, Window* window, SelectShared* shared)
     }
     count = keep_within(row, count, cut, shared);
   }
+  return count;
+}
+
+__device__ int make_law(const LawRow& row, int64_t r, Window* window, SelectShared* shared) {
+  const int count = take_candidates(row, window, shared);
   const double sum = sum_in_order(row.weights, count, shared);
   if (!(sum > 0 && sum < kInfinity)) return 0;
-  for (int i = threadIdx.x; i < count; i += kThreads) {
-    row.weights[i] = __ddiv_rn(row.weights[i], sum);
+  const int64_t first = r * row.args.max_candidates;
+  for (int i = threadIdx.x; i < min(count, row.args.max_candidates); i += kThreads) {
+    row.args.tokens[first + i] = row.tokens[i];
+    row.args.probabilities[first + i] = __ddiv_rn(row.weights[i], sum);
   }
   return count;
 }
@@ -271,7 +276,7 @@ __global__ void __launch_bounds__(kThreads, 1) policy_kernel(PolicyArgs args, in
   GPU_SHARED(SelectShared, shared, 1);
   GPU_SHARED(Window, window, 1);
   const LawRow row = law_row(args, row_bytes, blockIdx.x);
-  const int count = make_law(row, window, shared);
+  const int count = make_law(row, blockIdx.x, window, shared);
   if (threadIdx.x == 0) args.counts[blockIdx.x] = count;
 }
 

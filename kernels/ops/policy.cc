@@ -10,6 +10,9 @@ absl::Status check(const PolicyArgs& args) {
   RETURN_IF_ERROR(check_at_least(kOp, "rows", args.rows, 0));
   RETURN_IF_ERROR(check_positive(kOp, "vocab", args.vocab));
   RETURN_IF_ERROR(check_that(args.vocab <= kMaxPolicyVocab, kOp, "vocab is above 2^24"));
+  RETURN_IF_ERROR(check_positive(kOp, "max_candidates", args.max_candidates));
+  RETURN_IF_ERROR(
+      check_that(args.max_candidates <= args.vocab, kOp, "max_candidates is above vocab"));
   RETURN_IF_ERROR(check_pointer(kOp, "logits", args.logits));
   RETURN_IF_ERROR(check_pointer(kOp, "settings", args.settings));
   RETURN_IF_ERROR(check_pointer(kOp, "tokens", args.tokens));
@@ -22,8 +25,8 @@ absl::Status check(const PolicyArgs& args) {
 
 // The lengths of the lists stand in `settings`, on the device: only their starts are checked.
 void visit(PolicyArgs& args, PointerVisitor& pointers) {
-  const int64_t rows = args.rows, cells = rows * args.vocab;
-  pointers.device(args.logits, 4 * cells, "logits");
+  const int64_t rows = args.rows, candidates = rows * args.max_candidates;
+  pointers.device(args.logits, 4 * rows * args.vocab, "logits");
   pointers.device(args.settings, rows * int64_t{sizeof(PolicyRow)}, "settings");
   pointers.device(args.bias_tokens, 4, "bias_tokens");
   pointers.device(args.bias_values, 4, "bias_values");
@@ -31,8 +34,8 @@ void visit(PolicyArgs& args, PointerVisitor& pointers) {
   pointers.device(args.seen_counts, 4, "seen_counts");
   pointers.device(args.allowed_tokens, 4, "allowed_tokens");
   pointers.device(args.banned_tokens, 4, "banned_tokens");
-  pointers.device(args.tokens, 4 * cells, "tokens");
-  pointers.device(args.probabilities, 8 * cells, "probabilities");
+  pointers.device(args.tokens, 4 * candidates, "tokens");
+  pointers.device(args.probabilities, 8 * candidates, "probabilities");
   pointers.device(args.counts, 4 * rows, "counts");
   pointers.device(args.scratch, static_cast<int64_t>(args.scratch_bytes), "scratch");
 }

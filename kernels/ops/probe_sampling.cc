@@ -86,6 +86,7 @@ absl::Status probe_sampling(ProbeBench& bench) {
                                           .counts = counts.as<int32_t>(),
                                           .rows = kRows,
                                           .vocab = kVocab,
+                                          .max_candidates = kVocab,
                                           .scratch = scratch.data(),
                                           .scratch_bytes = scratch.bytes()}));
   return keep(bench, ids, counts, tokens, laws);

@@ -43,7 +43,7 @@ struct PolicyRow {
 // Turns a row of logits into the law to sample from, with the bits of runtime/sampling/policy:
 // bias, penalties, allowed and banned tokens, temperature, top-k, top-p, min-p, softmax in f64;
 // sums run in rising token id, top-p's in falling weight (ties: lower id first). Greedy: one
-// candidate.
+// candidate. Of a row with more than max_candidates the first so many are written.
 struct PolicyArgs {
   const float* logits = nullptr;        // [rows, vocab]
   const PolicyRow* settings = nullptr;  // [rows]
@@ -53,11 +53,12 @@ struct PolicyArgs {
   const int32_t* seen_counts = nullptr;  // how often in the output
   const int32_t* allowed_tokens = nullptr;
   const int32_t* banned_tokens = nullptr;
-  int32_t* tokens = nullptr;        // [rows, vocab]: candidates in rising id; the rest is undefined
-  double* probabilities = nullptr;  // [rows, vocab], in the same order
-  int32_t* counts = nullptr;        // [rows]: candidates; 0: a row that must not be sampled
+  int32_t* tokens = nullptr;        // [rows, max_candidates]: in rising id; the rest is undefined
+  double* probabilities = nullptr;  // [rows, max_candidates], in the same order
+  int32_t* counts = nullptr;        // [rows]: all candidates; 0: a row that must not be sampled
   int rows = 0;
   int vocab = 0;
+  int max_candidates = 0;   // that are written of a row, at most vocab
   void* scratch = nullptr;  // policy_scratch_bytes()
   size_t scratch_bytes = 0;
 };

@@ -6,8 +6,8 @@
 
 namespace brigade::runtime {
 
-// Logits are f32 [rows, vocab], on the device and once more on the host; both together stay below
-// this unless the sequences alone need more.
+// Logits are f32 [rows, vocab], on the device and, for the rows that need them there, once more on
+// the host; both together stay below this unless the sequences alone need more.
 inline constexpr int64_t kMostLogitBytes = 256 << 20;
 
 // One for each sequence, and room for the drafts of all as far as a step's rows and

@@ -178,6 +178,7 @@ void DraftEngine::fill_batch() {
   batch_.slots.clear();
   batch_.logit_rows.clear();
   batch_.outputs.clear();
+  batch_.policies.clear();
   batch_.sequences = static_cast<int>(slices_.size());
   batch_.max_blocks = 0;
   for (const Slice& slice : slices_) {
@@ -201,13 +202,18 @@ void DraftEngine::fill_batch() {
       batch_.slots.push_back(int64_t{block} * block_size_ + position % block_size_);
     }
     if (slices_[i].index < 0) continue;
-    batch_.logit_rows.push_back(batch_.rows() - 1);
-    const bool best = best_token_decides(sequence.policy_input());
-    batch_.outputs.push_back(best ? RowOutput::kBestToken : RowOutput::kLogits);
+    const PolicyInput input = sequence.policy_input();
+    ask_for_row(batch_.rows() - 1, row_output(input), input, &batch_);
   }
 }
 
-// The model may have more outputs than the vocabulary has ids.
+// The model may have more outputs than the vocabulary has ids: a law may then hold some.
+RowOutput DraftEngine::row_output(const PolicyInput& input) const {
+  const RowOutput output = sufficient_output(input);
+  const bool all_are_tokens = model_.vocab() == options_.limits.vocab;
+  return output == RowOutput::kLaw && !all_are_tokens ? RowOutput::kLogits : output;
+}
+
 TargetRow DraftEngine::drafter_row(const Slice& slice) const {
   TargetRow row = target_row(model_, batch_, slice.index);
   if (!row.logits.empty()) {

@@ -76,6 +76,7 @@ class DraftEngine {
   bool reserve(DraftSequence& sequence, int positions);
   DraftSequence* idle_longest(const DraftSequence& other) const;
   void fill_batch();
+  RowOutput row_output(const PolicyInput& input) const;
   TargetRow drafter_row(const Slice& slice) const;
   absl::Status run();
   void finish(const Slice& slice);

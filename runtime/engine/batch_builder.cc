@@ -5,6 +5,7 @@
 #include "kernels/core/check.h"
 #include "runtime/engine/sequence.h"
 #include "runtime/model/step_shape.h"
+#include "runtime/speculative/target_row.h"
 
 namespace brigade::runtime {
 
@@ -19,6 +20,7 @@ BatchBuilder::BatchBuilder(const StepLimits& limits, int block_size)
                               static_cast<size_t>(limits.max_blocks));
   batch_.logit_rows.reserve(static_cast<size_t>(limits.max_logit_rows));
   batch_.outputs.reserve(static_cast<size_t>(limits.max_logit_rows));
+  batch_.policies.reserve(static_cast<size_t>(limits.max_logit_rows));
 }
 
 const StepBatch& BatchBuilder::build(const StepPlan& plan) {
@@ -28,6 +30,7 @@ const StepBatch& BatchBuilder::build(const StepPlan& plan) {
   batch_.slots.clear();
   batch_.logit_rows.clear();
   batch_.outputs.clear();
+  batch_.policies.clear();
   batch_.sequences = static_cast<int>(plan.slices.size());
   batch_.max_blocks = 0;
   for (const StepSlice& slice : plan.slices) {
@@ -61,11 +64,12 @@ void BatchBuilder::add_rows(const StepSlice& slice, int sequence_index) {
     batch_.slots.push_back(int64_t{block} * block_size_ + position % block_size_);
   }
   if (!slice.wants_logits) return;
-  const RowOutput output = row_output(*static_cast<const ActiveRequest*>(sequence.request),
-                                      static_cast<const Sequence&>(sequence));
+  const auto& request = *static_cast<const ActiveRequest*>(sequence.request);
+  const auto& asking = static_cast<const Sequence&>(sequence);
+  const PolicyInput input = policy_input(request, asking);
+  const RowOutput output = row_output(request, asking);
   for (int row = batch_.rows() - 1 - slice.drafts; row < batch_.rows(); ++row) {
-    batch_.logit_rows.push_back(row);
-    batch_.outputs.push_back(output);
+    ask_for_row(row, output, input, &batch_);
   }
 }
 

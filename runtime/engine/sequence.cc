@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/speculative/target_row.h"
+
 namespace brigade::runtime {
 
 Sequence::Sequence(const GenerateRequest& asked, int sample, std::span<const int32_t> eos_tokens,
@@ -56,9 +58,8 @@ PolicyInput policy_input(const ActiveRequest& request, const Sequence& sequence)
 
 // Good for the rows of drafts too: what is forbidden below min_tokens only grows less on the way.
 RowOutput row_output(const ActiveRequest& request, const Sequence& sequence) {
-  const bool reports = request.asked.sampling.logprobs >= 0;
-  return !reports && best_token_decides(policy_input(request, sequence)) ? RowOutput::kBestToken
-                                                                         : RowOutput::kLogits;
+  if (request.asked.sampling.logprobs >= 0) return RowOutput::kLogits;
+  return sufficient_output(policy_input(request, sequence));
 }
 
 int64_t max_kv_positions(const GenerateRequest& request) {

@@ -69,6 +69,7 @@ absl::Status ForwardPass::begin(const StepBatch& batch, kernels::Waker* waker) {
   RETURN_IF_ERROR(output_->begin(*stream_, batch));
   shape_.logit_rows = output_->rows();
   shape_.copied_rows = output_->copied_rows();
+  shape_.law_rows = output_->law_rows();
   if (graphs_) graphs_->begin(shape_);
   stage_ = Stage::kSegment;
   return absl::OkStatus();

@@ -11,7 +11,9 @@ namespace brigade::runtime {
 enum class RowOutput : uint8_t {
   kLogits,
   kBestToken,  // the lowest id among the largest logits
+  kLaw,        // by the row's PolicyRow, which leaves at most kMaxLawTokens
 };
+inline constexpr int kMaxLawTokens = 64;
 
 // The law of a row's next token, made on the device with the bits of Policy::distribution():
 // candidates in rising id and their probabilities. Empty: the row must not be sampled. Of

@@ -1,5 +1,7 @@
 #include "runtime/model/step_batch_check.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "kernels/core/status.h"
 
@@ -8,6 +10,23 @@ namespace {
 
 absl::Status bad(const char* field, int64_t value, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat("step batch: ", field, " ", value, " ", why));
+}
+
+absl::Status check_policies(const StepBatch& batch) {
+  const auto laws = std::count(batch.outputs.begin(), batch.outputs.end(), RowOutput::kLaw);
+  if (laws != static_cast<int64_t>(batch.policies.size())) {
+    return bad("policies", static_cast<int64_t>(batch.policies.size()),
+               absl::StrCat("entries for ", laws, " rows whose law is wanted"));
+  }
+  for (const kernels::PolicyRow& policy : batch.policies) {
+    if (policy.top_k < 1 || policy.top_k > kMaxLawTokens) {
+      return bad("policies: top_k", policy.top_k, absl::StrCat("outside 1 to ", kMaxLawTokens));
+    }
+    if (policy.bias.count + policy.seen.count + policy.allowed.count + policy.banned.count != 0) {
+      return bad("policies", policy.top_k, "is the top_k of one with a list");
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status check_shape(const StepBatch& batch, const BatchBounds& bounds) {
@@ -39,7 +58,7 @@ absl::Status check_shape(const StepBatch& batch, const BatchBounds& bounds) {
     return bad("outputs", static_cast<int64_t>(batch.outputs.size()),
                absl::StrCat("entries for ", batch.logit_rows.size(), " logit rows"));
   }
-  return absl::OkStatus();
+  return check_policies(batch);
 }
 
 absl::Status check_row(const StepBatch& batch, const BatchBounds& bounds, int row) {

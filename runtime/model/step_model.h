@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/core/waker.h"
+#include "kernels/ops/sampling_args.h"
 #include "runtime/model/expert_use.h"
 #include "runtime/model/row_output.h"
 #include "runtime/model/step_shape.h"
@@ -29,6 +30,8 @@ struct StepBatch {
   int max_blocks = 0;
   std::vector<int32_t> logit_rows;  // rows that a token is to follow, ascending
   std::vector<RowOutput> outputs;   // [logit_rows]; empty: logits of all
+  // Of the rows of kLaw, in their order; without lists, top_k from 1 to kMaxLawTokens.
+  std::vector<kernels::PolicyRow> policies;
   int rows() const { return static_cast<int>(tokens.size()); }
   RowOutput output(int index) const {
     return outputs.empty() ? RowOutput::kLogits : outputs[static_cast<size_t>(index)];

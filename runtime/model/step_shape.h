@@ -18,7 +18,8 @@ struct StepShape {
   int sequences = 0;
   int max_blocks = 0;  // width of the block tables
   int logit_rows = 0;
-  int copied_rows = 0;  // of those: their logits go to the host, of the others the best token
+  int copied_rows = 0;  // of those: their logits go to the host
+  int law_rows = 0;     // of those: their law does; of the others the best token
   bool operator==(const StepShape&) const = default;
 };
 

@@ -32,11 +32,18 @@ void TokenCounts::remove_output(int32_t token) {
   --found->second.output_count;
 }
 
-bool best_token_decides(const PolicyInput& input) {
+bool takes_logits_as_they_are(const PolicyInput& input) {
   const SamplingParams& params = *input.params;
-  return params.temperature == 0 && params.logit_bias.empty() && params.allowed_tokens.empty() &&
+  return params.logit_bias.empty() && params.allowed_tokens.empty() &&
          params.banned_tokens.empty() && input.forbidden_now.empty() &&
          (input.counts == nullptr || !has_penalties(params));
+}
+
+kernels::PolicyRow policy_row(const SamplingParams& params) {
+  return {.temperature = params.temperature,
+          .top_p = params.top_p,
+          .min_p = params.min_p,
+          .top_k = params.top_k};
 }
 
 bool usable_logits(std::span<const float> logits) { return kernels::usable_logits(logits); }
@@ -80,12 +87,8 @@ bool Policy::distribution(std::span<const float> logits, const PolicyInput& inpu
                           Distribution* out) {
   CHECK(logits.size() == scores_.size() && input.params != nullptr);
   if (!usable_logits(logits)) return false;
-  const SamplingParams& params = *input.params;
   score_tokens(logits, input);
-  const kernels::PolicyRow row = {.temperature = params.temperature,
-                                  .top_p = params.top_p,
-                                  .min_p = params.min_p,
-                                  .top_k = params.top_k};
+  const kernels::PolicyRow row = policy_row(*input.params);
   out->tokens.clear();
   out->probabilities.clear();
   for (const auto& candidate : kernels::law_of_scores(row, scores_, {candidates_, selected_})) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "kernels/ops/sampling_args.h"
 #include "kernels/ops/sampling_pieces.h"
 #include "runtime/request/request.h"
 
@@ -41,9 +42,10 @@ struct PolicyInput {
   std::span<const int32_t> forbidden_now;  // EOS and stop ids while below min_tokens
 };
 
-// The next token is the one of the largest logit, whatever the others are: at temperature 0, when
-// nothing adds to a logit or excludes a token.
-bool best_token_decides(const PolicyInput& input);
+// Nothing adds to a logit or excludes a token: the law follows from the row and policy_row().
+bool takes_logits_as_they_are(const PolicyInput& input);
+// The rules without lists.
+kernels::PolicyRow policy_row(const SamplingParams& params);
 
 // Candidates in ascending token id with probabilities that sum to 1 (f64, normalised by one
 // routine). Greedy: exactly one candidate with probability 1.

@@ -17,6 +17,12 @@ struct TargetRow {
   bool usable() const { return logits.empty() ? !law.tokens.empty() : usable_logits(logits); }
 };
 
+// What of a row suffices to draw by `input`: its best token at temperature 0, its law with a small
+// top_k, where nothing but the row and its rules plays a part; else its logits.
+RowOutput sufficient_output(const PolicyInput& input);
+// Asks for `output` of the batch's next logit row.
+void ask_for_row(int row, RowOutput output, const PolicyInput& input, StepBatch* batch);
+
 // Of the batch that `model` has done, the logit row of that index.
 TargetRow target_row(const StepModel& model, const StepBatch& batch, int index);
 

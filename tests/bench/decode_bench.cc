@@ -3,6 +3,10 @@
 // count. Also counts allocations of the step thread and the compute threads over 100 decode steps.
 //
 //   decode_bench MODEL_DIR [--threads N] [--streams N] [--tokens N] [--rounds N] [--kv f32|bf16]
+//                [--top-k N] [--host-policy]
+//
+// Streams are greedy, with --top-k sampled. --host-policy adds a bias of 0, so that rows of logits
+// go to the host and its policy, as they do for requests that look at logits.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -53,6 +57,8 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   std::string model;
   int threads = 2, streams = 16, tokens = 64, rounds = 5, prompt = 32;
+  int top_k = 0;
+  bool host_policy = false;
   kernels::DType kv = kernels::DType::kF32;
 };
 
@@ -70,6 +76,10 @@ Options parse(int count, char** words) {
       options.tokens = std::atoi(words[++i]);
     else if (is("--rounds"))
       options.rounds = std::atoi(words[++i]);
+    else if (is("--top-k"))
+      options.top_k = std::atoi(words[++i]);
+    else if (std::strcmp(words[i], "--host-policy") == 0)
+      options.host_policy = true;
     else if (is("--kv"))
       options.kv = std::string(words[++i]) == "bf16" ? kernels::DType::kBF16 : kernels::DType::kF32;
     else
@@ -139,7 +149,7 @@ struct Decode {
   long allocations = 0;  // over 100 steps, when counted
 };
 
-// `streams` greedy requests; the clock runs while all of them decode.
+// `streams` requests; the clock runs while all of them decode.
 Decode decode(Engine& engine, const Options& options, int vocab, int streams, bool count) {
   std::mt19937 random(7);
   std::vector<std::shared_ptr<runtime::TokenStream>> open;
@@ -149,6 +159,9 @@ Decode decode(Engine& engine, const Options& options, int vocab, int streams, bo
     request.max_tokens = options.tokens + 8 + (count ? 120 : 0);
     request.stop.ignore_eos = true;
     request.use_prefix_cache = false;
+    request.sampling.temperature = options.top_k > 0 ? 1 : 0;
+    request.sampling.top_k = options.top_k;
+    if (options.host_policy) request.sampling.logit_bias = {{0, 0.0f}};
     auto stream = engine.submit(std::move(request));
     if (!stream.ok()) {
       std::fprintf(stderr, "submit: %s\n", std::string(stream.status().message()).c_str());
@@ -286,7 +299,7 @@ int main(int count, char** words) {
   if (options.model.empty() || options.tokens < 16) {
     std::fprintf(stderr,
                  "usage: decode_bench MODEL_DIR [--threads N] [--streams N] [--tokens N>=16] "
-                 "[--rounds N] [--kv f32|bf16]\n");
+                 "[--rounds N] [--kv f32|bf16] [--top-k N] [--host-policy]\n");
     return 2;
   }
   return brigade::bench::run(options);

@@ -14,7 +14,7 @@ KnownTextDraft::KnownTextDraft(runtime::StepModel& model, const runtime::KvGeome
       acceptance_(acceptance),
       tokens_(static_cast<size_t>(kv.num_blocks) * static_cast<size_t>(kv.block_size)),
       logits_(static_cast<size_t>(model.limits().max_logit_rows)),
-      best_(logits_.size(), kernels::kNoToken) {}
+      known_(logits_.size(), kernels::kNoToken) {}
 
 void KnownTextDraft::learn(std::span<const int32_t> text) {
   uint64_t hash = runtime::kEmptyTextHash;
@@ -72,16 +72,12 @@ int32_t KnownTextDraft::known_token(int row) const {
 void KnownTextDraft::answer(int index, int row) {
   const auto at = static_cast<size_t>(index);
   const int32_t token = known_token(row);
-  const bool known = token != kernels::kNoToken;
-  if (batch_->output(index) == runtime::RowOutput::kBestToken) {
-    const runtime::RowLaw own = model_.law(index);
-    best_[at] = known || own.tokens.empty() ? token : own.tokens[0];
-    return;
-  }
+  known_[at] = token;
+  if (batch_->output(index) != runtime::RowOutput::kLogits) return;
   const std::span<const float> own = model_.logits(index);
   std::vector<float>& logits = logits_[at];
   logits.assign(own.begin(), own.end());
-  if (!known) return;
+  if (token == kernels::kNoToken) return;
   std::fill(logits.begin(), logits.end(), 0.0f);
   logits[static_cast<size_t>(token)] = 10;
 }
@@ -92,8 +88,8 @@ std::span<const float> KnownTextDraft::logits(int index) const {
 
 runtime::RowLaw KnownTextDraft::law(int index) const {
   static constexpr double kCertain = 1;
-  const int32_t& token = best_[static_cast<size_t>(index)];
-  if (token == kernels::kNoToken) return {};
+  const int32_t& token = known_[static_cast<size_t>(index)];
+  if (token == kernels::kNoToken) return model_.law(index);
   return {.tokens = {&token, 1}, .probabilities = {&kCertain, 1}};
 }
 

@@ -41,9 +41,9 @@ class KnownTextDraft final : public runtime::StepModel {
   std::unordered_map<uint64_t, int32_t> next_;  // by the hash of the text before
   std::vector<int32_t> tokens_;                 // by KV slot
   const runtime::StepBatch* batch_ = nullptr;
-  // By index: a row of logits or, where that was asked for, the best token.
+  // By index: a row of logits or, where something else was asked for, the known token.
   std::vector<std::vector<float>> logits_;
-  std::vector<int32_t> best_;
+  std::vector<int32_t> known_;
 };
 
 }  // namespace brigade::bench

@@ -72,9 +72,13 @@ TEST(SamplingOps, NameTheFieldThatDoesNotFit) {
               HasSubstr("scratch_bytes"));
   EXPECT_THAT(std::string(policy(runner.stream(), {.rows = 1, .vocab = 1 << 25}).message()),
               HasSubstr("vocab is above"));
+  EXPECT_THAT(std::string(policy(runner.stream(),
+                                 {.logits = logits, .rows = 1, .vocab = 4, .max_candidates = 4})
+                              .message()),
+              HasSubstr("settings"));
   EXPECT_THAT(
-      std::string(policy(runner.stream(), {.logits = logits, .rows = 1, .vocab = 4}).message()),
-      HasSubstr("settings"));
+      std::string(policy(runner.stream(), {.rows = 1, .vocab = 4, .max_candidates = 5}).message()),
+      HasSubstr("max_candidates is above vocab"));
   EXPECT_THAT(std::string(accept_drafts(runner.stream(), {.sequences = 2, .rows = 1}).message()),
               HasSubstr("rows"));
 }

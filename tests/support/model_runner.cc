@@ -31,12 +31,14 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::open(const std::string
 }
 
 absl::Status ModelRunner::run(const std::vector<Piece>& pieces,
-                              const std::vector<runtime::RowOutput>& outputs) {
+                              const std::vector<runtime::RowOutput>& outputs,
+                              const std::vector<kernels::PolicyRow>& policies) {
   StepModel& pass = *model_.passes[0];
   const runtime::KvGeometry& kv = model_.kv->geometry();
   const int sequences = static_cast<int>(lengths_.size()), blocks = pass.limits().max_blocks;
   batch_ = {};
   batch_.outputs = outputs;
+  batch_.policies = policies;
   batch_.sequences = sequences;
   batch_.max_blocks = blocks;
   // Neighbouring logical blocks lie far apart, and sequences interleave.

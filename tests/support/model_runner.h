@@ -39,7 +39,8 @@ class ModelRunner {
   absl::StatusOr<Rows> step(const std::vector<Piece>& pieces);
   // One step that asks for `outputs` of its rows; what came out is the pass's.
   absl::Status run(const std::vector<Piece>& pieces,
-                   const std::vector<runtime::RowOutput>& outputs = {});
+                   const std::vector<runtime::RowOutput>& outputs = {},
+                   const std::vector<kernels::PolicyRow>& policies = {});
   // Feeds all of `tokens` to a sequence in steps of at most `chunk` rows; logits of every row.
   absl::StatusOr<Rows> feed(int sequence, const std::vector<int32_t>& tokens, int chunk);
   // Forgets a sequence's positions from `length` on (their slots are used again).

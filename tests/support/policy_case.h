@@ -63,13 +63,15 @@ struct PolicyCase {
     settings.push_back(rules);
   }
 
-  std::vector<Law> run(OpRunner& runner) const {
+  // Of each law the first `most` candidates; 0: all.
+  std::vector<Law> run(OpRunner& runner, int most = 0) const {
+    const int width = most == 0 ? vocab : most;
     const size_t rows = settings.size();
     const kernels::Buffer at[] = {runner.upload(logits),         runner.upload(settings),
                                   runner.upload(bias_tokens),    runner.upload(bias_values),
                                   runner.upload(seen_tokens),    runner.upload(seen_counts),
                                   runner.upload(allowed_tokens), runner.upload(banned_tokens)};
-    const std::vector<uint8_t> poison(rows * vocab * sizeof(double), 0xFF);
+    const std::vector<uint8_t> poison(rows * width * sizeof(double), 0xFF);
     const kernels::Buffer tokens = runner.upload(poison), probabilities = runner.upload(poison);
     const kernels::Buffer counts = runner.upload(std::vector<int32_t>(rows, -1));
     const size_t scratch_bytes = kernels::policy_scratch_bytes(static_cast<int>(rows), vocab);
@@ -88,11 +90,12 @@ struct PolicyCase {
                                           .counts = counts.as<int32_t>(),
                                           .rows = static_cast<int>(rows),
                                           .vocab = vocab,
+                                          .max_candidates = width,
                                           .scratch = scratch.data(),
                                           .scratch_bytes = scratch_bytes}));
     runner.synchronize();
     return laws(runner.download<int32_t>(counts), runner.download<int32_t>(tokens),
-                runner.download<double>(probabilities));
+                runner.download<double>(probabilities), width);
   }
 
   std::string describe(size_t row) const {
@@ -123,12 +126,12 @@ struct PolicyCase {
   }
 
   std::vector<Law> laws(const std::vector<int32_t>& counts, const std::vector<int32_t>& tokens,
-                        const std::vector<double>& probabilities) const {
+                        const std::vector<double>& probabilities, int width) const {
     std::vector<Law> laws;
     for (size_t row = 0; row < counts.size(); ++row) {
       EXPECT_TRUE(counts[row] >= 0 && counts[row] <= vocab) << counts[row];
-      const int count = counts[row] >= 0 && counts[row] <= vocab ? counts[row] : 0;
-      const size_t first = row * static_cast<size_t>(vocab);
+      const int count = counts[row] >= 0 && counts[row] <= vocab ? std::min(counts[row], width) : 0;
+      const size_t first = row * static_cast<size_t>(width);
       laws.push_back({{tokens.begin() + first, tokens.begin() + first + count},
                       {probabilities.begin() + first, probabilities.begin() + first + count}});
     }

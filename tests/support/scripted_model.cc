@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -42,10 +43,15 @@ ScriptedModel::ScriptedModel(ScriptedWorld* world, int vocab, const runtime::Ste
     : world_(world),
       vocab_(vocab),
       limits_(limits),
-      logits_(static_cast<size_t>(limits.max_logit_rows) * vocab) {
+      logits_(static_cast<size_t>(limits.max_logit_rows) * vocab),
+      policy_(vocab),
+      laws_(static_cast<size_t>(limits.max_logit_rows)) {
   parked_.reserve(static_cast<size_t>(limits.max_rows));
   outputs_.reserve(static_cast<size_t>(limits.max_logit_rows));
-  best_.reserve(static_cast<size_t>(limits.max_logit_rows));
+  for (runtime::Distribution& law : laws_) {
+    law.tokens.reserve(static_cast<size_t>(vocab));
+    law.probabilities.reserve(static_cast<size_t>(vocab));
+  }
 }
 
 absl::Status ScriptedModel::begin(const runtime::StepBatch& batch, kernels::Waker* waker) {
@@ -114,7 +120,7 @@ void ScriptedModel::run() {
     if (!parked) spoil(row, out);
   }
   if (!problem.empty()) world_->report(problem);
-  take_best();
+  make_laws();
   if (!parked_.empty()) {
     const bool all = parked_.size() == batch_->tokens.size();
     ++(all ? world_->fully_parked_steps : world_->partly_parked_steps);
@@ -126,25 +132,34 @@ void ScriptedModel::run() {
 }
 
 // Also counts what was asked for.
-void ScriptedModel::take_best() {
+void ScriptedModel::make_laws() {
   outputs_.assign(batch_->outputs.begin(), batch_->outputs.end());
   outputs_.resize(batch_->logit_rows.size(), RowOutput::kLogits);
-  best_.assign(outputs_.size(), -1);
-  int64_t of_best = 0;
+  int64_t of[3] = {};
+  auto asked = batch_->policies.begin();
   for (size_t i = 0; i < outputs_.size(); ++i) {
+    ++of[static_cast<size_t>(outputs_[i])];
     if (outputs_[i] == RowOutput::kLogits) continue;
-    ++of_best;
-    const std::span<const float> row = row_of(static_cast<int>(i));
-    const bool sound =
-        std::all_of(row.begin(), row.end(), [](float v) { return std::isfinite(v); });
-    if (sound) {
-      best_[i] = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+    runtime::SamplingParams params;  // greedy
+    if (outputs_[i] == RowOutput::kLaw) {
+      params.temperature = asked->temperature;
+      params.top_k = asked->top_k;
+      params.top_p = asked->top_p;
+      params.min_p = asked->min_p;
+      ++asked;
+    }
+    const runtime::PolicyInput input{.params = &params, .counts = nullptr, .forbidden_now = {}};
+    if (!policy_.distribution(row_of(static_cast<int>(i)), input, &laws_[i])) {
+      laws_[i].tokens.clear();
+      laws_[i].probabilities.clear();
     }
   }
-  const auto all = static_cast<int64_t>(outputs_.size());
-  world_->rows_of_best_token += of_best;
-  world_->rows_of_logits += all - of_best;
-  if (of_best > 0 && of_best < all) ++world_->steps_of_both;
+  world_->rows_of_logits += of[static_cast<size_t>(RowOutput::kLogits)];
+  world_->rows_of_best_token += of[static_cast<size_t>(RowOutput::kBestToken)];
+  world_->rows_of_law += of[static_cast<size_t>(RowOutput::kLaw)];
+  if (std::all_of(std::begin(of), std::end(of), [](int64_t rows) { return rows > 0; })) {
+    ++world_->steps_of_all;
+  }
 }
 
 // True for rows that lack an expert and those that follow them in their sequence.
@@ -197,19 +212,17 @@ std::span<const float> ScriptedModel::row_of(int index) const {
 
 std::span<const float> ScriptedModel::logits(int index) const {
   if (outputs_[static_cast<size_t>(index)] != RowOutput::kLogits) {
-    world_->report("logits of a row whose best token was asked for");
+    world_->report("logits of a row that something else was asked of");
   }
   return row_of(index);
 }
 
 runtime::RowLaw ScriptedModel::law(int index) const {
-  static constexpr double kCertain = 1;
-  if (outputs_[static_cast<size_t>(index)] != RowOutput::kBestToken) {
+  if (outputs_[static_cast<size_t>(index)] == RowOutput::kLogits) {
     world_->report("the law of a row whose logits were asked for");
   }
-  const int32_t& token = best_[static_cast<size_t>(index)];
-  if (token < 0) return {};
-  return {.tokens = {&token, 1}, .probabilities = {&kCertain, 1}};
+  const runtime::Distribution& law = laws_[static_cast<size_t>(index)];
+  return {.tokens = law.tokens, .probabilities = law.probabilities};
 }
 
 absl::Status ScriptedModel::copy_block(int from, int to) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/model/step_model.h"
+#include "runtime/sampling/policy.h"
 #include "tests/support/shadow_kv.h"
 
 namespace brigade::tests {
@@ -38,7 +39,8 @@ struct ScriptedWorld {
   // Written by the step thread:
   std::atomic<int64_t> steps{0}, rows{0}, largest_step{0}, copies{0}, lone_nan_steps{0};
   std::atomic<int64_t> parked_rows{0}, fully_parked_steps{0}, partly_parked_steps{0};
-  std::atomic<int64_t> rows_of_logits{0}, rows_of_best_token{0}, steps_of_both{0};
+  std::atomic<int64_t> rows_of_logits{0}, rows_of_best_token{0}, rows_of_law{0};
+  std::atomic<int64_t> steps_of_all{0};  // with rows of each of these three
   std::atomic<uint64_t> cluster_version{0};
   std::atomic<kernels::Waker*> waker{nullptr};
   // First breach of KV discipline; empty when there was none.
@@ -77,7 +79,7 @@ class ScriptedModel : public runtime::StepModel {
   void spoil(int row, std::span<float> out);
   std::span<const float> row_of(int index) const;
   bool park(int row);
-  void take_best();
+  void make_laws();
   std::span<const int32_t> table_of(int row) const;
   void check_shape() const;
 
@@ -89,7 +91,8 @@ class ScriptedModel : public runtime::StepModel {
   int waits_left_ = 0;
   std::vector<float> logits_;
   std::vector<runtime::RowOutput> outputs_;  // [logit_rows]
-  std::vector<int32_t> best_;                // [logit_rows]
+  runtime::Policy policy_;
+  std::vector<runtime::Distribution> laws_;  // [max_logit_rows], of rows without logits
   std::vector<int32_t> parked_;
 };
 

@@ -66,8 +66,8 @@ struct ProbeOutcome {
 class IdentitySubject {
  public:
   // Reads the checkpoint's sizes and makes probes: short and long prompts, some with a common
-  // beginning, greedy and at temperature 0.8, one with three sequences; some greedy ones also
-  // without log-probabilities.
+  // beginning, greedy and at temperature 0.8, one with three sequences; some also without
+  // log-probabilities, which must not change their text: run() fails if it does.
   static absl::StatusOr<IdentitySubject> open(const std::string& folder, int longest_prompt = 70);
 
   const std::string& name() const { return name_; }
@@ -94,9 +94,6 @@ class IdentitySubject {
 
 // How many probes' bits differ.
 int count_differences(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b);
-
-// Probes whose text depends on whether log-probabilities were asked for; empty: none.
-std::string differing_without_logprobs(const KnownTexts& texts);
 
 // Folder of a committed golden checkpoint, or of the demo model's target.
 std::string golden_checkpoint(const std::string& name);

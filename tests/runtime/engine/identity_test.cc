@@ -81,7 +81,6 @@ void compare_circumstances(const std::string& folder, int combinations, std::mt1
   ASSERT_TRUE(subject.ok()) << subject.status();
   const auto plain = subject->run(subject->plain());
   ASSERT_TRUE(plain.ok()) << plain.status();
-  EXPECT_EQ(differing_without_logprobs(plain->texts), "");
   for (int i = 0; i < combinations; ++i) {
     Circumstances circumstances =
         subject->random(random, /*wide=*/i % 4 == 0, /*crowded=*/i % 2 == 1);
@@ -136,7 +135,7 @@ class NudgedByNeighbours : public runtime::StepModel {
     }
     return nudged_;
   }
-  // The best token stays the same.
+  // Best tokens stay the same.
   runtime::RowLaw law(int index) const override { return model_->law(index); }
   absl::Status copy_block(int from, int to) override { return model_->copy_block(from, to); }
   std::vector<std::vector<int64_t>> expert_rows() const override { return model_->expert_rows(); }

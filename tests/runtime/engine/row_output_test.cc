@@ -1,5 +1,6 @@
-// Which rows the engine asks logits of: none where the best token decides. Answers are the same
-// either way, also in steps that mix both, and a broken row ends its request either way.
+// Which rows the engine asks logits of: none where the best token decides, or a short law. Answers
+// are the same either way, also in steps that mix all, and a broken row ends its request either
+// way.
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/runtime/engine/engine_bed.h"
@@ -30,13 +31,11 @@ TEST(RowOutput, WhateverLooksAtLogitsGetsThem) {
   const std::vector<int32_t> expected = greedy_answer(some_prompt(1, 10, 90), kTokens);
   int32_t unused = 0;
   while (std::find(expected.begin(), expected.end(), unused) != expected.end()) ++unused;
-  std::vector<GenerateRequest> requests(5, greedy(1));
+  std::vector<GenerateRequest> requests(4, greedy(1));
   requests[0].sampling.logprobs = 0;
   requests[1].sampling.banned_tokens = {unused};
   requests[2].sampling.logit_bias = {{unused, -1.0f}};
   for (int32_t token = 0; token < 97; ++token) requests[3].sampling.allowed_tokens.push_back(token);
-  requests[4].sampling.temperature = 0.01;
-  requests[4].sampling.top_k = 1;
   for (const GenerateRequest& request : requests) {
     EngineBed bed({});
     EXPECT_EQ(bed.generate(request).samples[0].tokens, expected);
@@ -79,6 +78,8 @@ std::vector<GenerateRequest> all_kinds() {
     sampling.seed_from_client = true;
     if (i % 4 == 1) sampling.logprobs = 3;
     if (i % 4 == 2) sampling.temperature = 0.8;
+    if (i == 2 || i == 10) sampling.top_k = 12;
+    if (i == 10) sampling.top_p = 0.7;
     if (i % 4 == 3) sampling.frequency_penalty = 0.4;
     if (i % 5 == 0) requests.back().num_sequences = 2;
   }
@@ -92,7 +93,7 @@ TEST(RowOutput, AStepOfAllKindsGivesEachItsOwn) {
     for (const GenerateRequest& request : all_kinds()) {
       alone.push_back(bed.generate(request).fingerprint());
     }
-    EXPECT_EQ(bed.world().steps_of_both, 0);
+    EXPECT_EQ(bed.world().steps_of_all, 0);
     bed.world().frozen = true;  // until all are there
     std::vector<std::shared_ptr<runtime::TokenStream>> streams;
     for (const GenerateRequest& request : all_kinds()) streams.push_back(*bed.submit(request));
@@ -102,14 +103,37 @@ TEST(RowOutput, AStepOfAllKindsGivesEachItsOwn) {
       const Answer answer = read_answer(*streams[i], all_kinds()[i].num_sequences);
       EXPECT_EQ(answer.fingerprint(), alone[i]) << i;
     }
-    EXPECT_GT(bed.world().steps_of_both, kTokens / 2);
+    EXPECT_GT(bed.world().steps_of_all, kTokens / 2);
     EXPECT_EQ(bed.leak(), "");
   }
 }
 
-// The row of a request without any option is known by its best token alone.
-TEST(RowOutput, ARowWithoutABestTokenEndsItsRequestAndNoOther) {
-  for (const bool infinity : {false, true}) {
+// With a short list of candidates their law suffices, and draws what the logits would.
+TEST(RowOutput, ASmallTopKNeedsNoLogits) {
+  for (const bool client_seed : {true, false}) {
+    for (const int top_k : {1, 7, 64, 65}) {
+      EngineBed bed({});
+      GenerateRequest request = greedy(2);
+      request.sampling.temperature = 1.2;
+      request.sampling.top_k = top_k;
+      request.sampling.top_p = top_k == 7 ? 0.8 : 1;
+      request.sampling.min_p = top_k == 64 ? 0.01 : 0;
+      request.sampling.seed = 5;
+      request.sampling.seed_from_client = client_seed;
+      const std::vector<int32_t> tokens = bed.generate(request).samples[0].tokens;
+      EXPECT_EQ(bed.world().rows_of_law, top_k <= 64 ? kTokens : 0);
+      EXPECT_EQ(bed.world().rows_of_logits, kWarmUp + (top_k <= 64 ? 0 : kTokens));
+      request.sampling.logprobs = 0;
+      EXPECT_EQ(bed.generate(request).samples[0].tokens, tokens);
+      EXPECT_EQ(bed.world().rows_of_law, top_k <= 64 ? kTokens : 0);
+    }
+  }
+}
+
+// The row of a request without any other option is known by its best token or its law alone.
+TEST(RowOutput, ARowThatMustNotBeSampledEndsItsRequestAndNoOther) {
+  for (const auto& [infinity, top_k] :
+       std::vector<std::pair<bool, int>>{{false, 0}, {true, 0}, {false, 5}, {true, 5}}) {
     EngineBed bed({.prepare = [&](ScriptedWorld& world) {
       (infinity ? world.infinity_token : world.nan_token) = 96;
     }});
@@ -119,6 +143,8 @@ TEST(RowOutput, ARowWithoutABestTokenEndsItsRequestAndNoOther) {
       if (i != 2) requests.back().sampling.banned_tokens = {96};
     }
     requests[2].prompt[5] = 96;
+    requests[2].sampling.temperature = top_k > 0 ? 1 : 0;
+    requests[2].sampling.top_k = top_k;
     std::vector<std::shared_ptr<runtime::TokenStream>> streams;
     for (const GenerateRequest& request : requests) streams.push_back(*bed.submit(request));
     for (size_t i = 0; i < streams.size(); ++i) {
@@ -135,7 +161,8 @@ TEST(RowOutput, ARowWithoutABestTokenEndsItsRequestAndNoOther) {
       EXPECT_TRUE(answer.samples[0].tokens.empty());
     }
     EXPECT_EQ(bed.engine().status().nonfinite_rows, 2);  // once among others, once alone
-    EXPECT_EQ(bed.world().rows_of_best_token, 2);
+    EXPECT_EQ(bed.world().rows_of_best_token, top_k > 0 ? 0 : 2);
+    EXPECT_EQ(bed.world().rows_of_law, top_k > 0 ? 2 : 0);
     EXPECT_EQ(bed.leak(), "");
   }
 }

@@ -110,7 +110,8 @@ TEST(ForwardPassOnCuda, GivesTheLogitsOfTheCpu) {
   }
 }
 
-// Rows whose best token is asked for send four bytes each to the host, and no logits.
+// Rows whose best token is asked for send four bytes each to the host, those of a law its first
+// candidates, and no logits.
 TEST(ForwardPassOnCuda, CopiesOnlyTheLogitsThatAreWanted) {
   Loaded cuda(gpu(), "llama_gqa_tied", kernels::DType::kF32);  // dense: nothing else is copied
   StepModel& pass = *cuda.model.passes[0];
@@ -138,7 +139,10 @@ TEST(ForwardPassOnCuda, CopiesOnlyTheLogitsThatAreWanted) {
     EXPECT_EQ(pass.law(row).tokens[0], best[static_cast<size_t>(row)]);
   }
   outputs[2] = outputs[5] = outputs[6] = RowOutput::kLogits;
-  EXPECT_EQ(bytes_of(outputs), 3 * row_bytes + (kRows - 3) * sizeof(int32_t));
+  outputs[0] = outputs[4] = RowOutput::kLaw;
+  batch.policies.assign(2, {.temperature = 0.7, .top_k = 1});
+  const size_t law_bytes = sizeof(int32_t) + kMaxLawTokens * (sizeof(int32_t) + sizeof(double));
+  EXPECT_EQ(bytes_of(outputs), 3 * row_bytes + 2 * law_bytes + (kRows - 5) * sizeof(int32_t));
   for (int row = 0; row < kRows; ++row) {
     const auto at = static_cast<size_t>(row);
     if (outputs[at] == RowOutput::kLogits) {

@@ -119,6 +119,7 @@ class Pass {
         all.insert(all.end(), pass.logits(row).begin(), pass.logits(row).end());
       } else {
         for (const int32_t token : pass.law(row).tokens) all.push_back(static_cast<float>(token));
+        for (const double p : pass.law(row).probabilities) all.push_back(static_cast<float>(p));
       }
     }
     return all;
@@ -176,10 +177,12 @@ class ForwardPassGraphs : public ::testing::TestWithParam<const char*> {
   // One step on all three: equal bits.
   void step(const std::vector<Piece>& pieces) {
     const StepBatch batch = batch_of(pieces);
+    const auto wanted = [&](RowOutput output) {
+      return static_cast<int>(std::count(batch.outputs.begin(), batch.outputs.end(), output));
+    };
     ++shapes_[{batch.rows(), batch.sequences, batch.max_blocks,
-               static_cast<int>(batch.logit_rows.size()),
-               static_cast<int>(
-                   std::count(batch.outputs.begin(), batch.outputs.end(), RowOutput::kLogits))}];
+               static_cast<int>(batch.logit_rows.size()), wanted(RowOutput::kLogits),
+               wanted(RowOutput::kLaw)}];
     const std::vector<float> expected = cpu_.run(batch);
     for (Pass* pass : {&recorded_, &plain_}) {
       const std::vector<float> actual = pass->run(batch);
@@ -212,6 +215,9 @@ class ForwardPassGraphs : public ::testing::TestWithParam<const char*> {
       if (position >= end - piece.logits) {
         batch->logit_rows.push_back(batch->rows());
         batch->outputs.push_back(piece.output);
+        if (piece.output == RowOutput::kLaw) {
+          batch->policies.push_back({.temperature = 0.5 + steps_ % 3, .top_k = 2 + steps_ % 5});
+        }
       }
       batch->tokens.push_back((position * 7 + piece.sequence * 31 + steps_ * 13) % 90);
       batch->positions.push_back(position);
@@ -229,12 +235,13 @@ class ForwardPassGraphs : public ::testing::TestWithParam<const char*> {
 // another sequence's prompt, so that whatever a graph should not read holds something else.
 TEST_P(ForwardPassGraphs, GiveTheBitsOfTheCpuOverChangingShapes) {
   const uint64_t before = cuda_emulation::counters().graph_launches;
-  constexpr RowOutput kBest = RowOutput::kBestToken;
+  constexpr RowOutput kBest = RowOutput::kBestToken, kLaw = RowOutput::kLaw;
   const std::vector<std::vector<Piece>> kinds = {
       {{0, 1, 1}, {1, 1, 1}},             // two decodes
       {{0, 2, 1}, {1, 2, 1}},             // more rows, all else equal
       {{1, 1, 1}, {0, 1, 0}},             // less logits
       {{1, 1, 1, kBest}, {0, 1, 1}},      // the best token of a row
+      {{1, 1, 1}, {0, 1, 1, kLaw}},       // the law of a row
       {{1, 1, 1}, {2, 1, 1}, {0, 1, 1}},  // three decodes
       {{0, 3, 3}},                        // one sequence with two drafts
   };

@@ -1,5 +1,5 @@
-// What a pass gives of its logit rows: logits and best tokens mixed in one step are those of a step
-// that gives all logits, ties go to the lowest id, and a row with a NaN has no best token.
+// What a pass gives of its logit rows: logits, best tokens and laws mixed in one step are those of
+// a step that gives all logits, ties go to the lowest id, and a row with a NaN has no token.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -8,6 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "runtime/sampling/policy.h"
 #include "tests/support/model_runner.h"
 #include "tests/support/test_env.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -17,6 +18,8 @@ namespace {
 
 using runtime::RowOutput;
 using testing::ElementsAre;
+using testing::ElementsAreArray;
+using testing::HasSubstr;
 
 class ForwardPassOutput : public ::testing::TestWithParam<kernels::DeviceKind> {
  protected:
@@ -31,9 +34,32 @@ class ForwardPassOutput : public ::testing::TestWithParam<kernels::DeviceKind> {
     EXPECT_TRUE(rows.ok()) << rows.status();
     return *std::move(rows);
   }
+  static kernels::PolicyRow some_policy(std::mt19937_64& random) {
+    const auto pick = [&](int bound) { return static_cast<int>(random() % bound); };
+    return {.temperature = 0.1 + pick(20) / 10.0,
+            .top_p = pick(2) == 0 ? 1 : 0.1 + pick(90) / 100.0,
+            .min_p = pick(3) == 0 ? 0.1 : 0,
+            .top_k = 1 + pick(runtime::kMaxLawTokens)};
+  }
+  // What the host makes of the logits.
+  static runtime::Distribution host_law(const std::vector<float>& logits,
+                                        const kernels::PolicyRow& asked) {
+    runtime::SamplingParams params;
+    params.temperature = asked.temperature;
+    params.top_p = asked.top_p;
+    params.min_p = asked.min_p;
+    params.top_k = asked.top_k;
+    runtime::Policy policy(static_cast<int>(logits.size()));
+    runtime::Distribution law;
+    EXPECT_TRUE(policy.distribution(
+        logits, {.params = &params, .counts = nullptr, .forbidden_now = {}}, &law));
+    return law;
+  }
   // Every row of the step is what `outputs` says, of the logits `expected`.
   static void expect_outputs(const runtime::StepModel& pass, const ModelRunner::Rows& expected,
-                             const std::vector<RowOutput>& outputs) {
+                             const std::vector<RowOutput>& outputs,
+                             const std::vector<kernels::PolicyRow>& policies = {}) {
+    auto policy = policies.begin();
     for (size_t row = 0; row < outputs.size(); ++row) {
       SCOPED_TRACE(row);
       const int index = static_cast<int>(row);
@@ -41,6 +67,10 @@ class ForwardPassOutput : public ::testing::TestWithParam<kernels::DeviceKind> {
         const auto logits = pass.logits(index);
         ASSERT_EQ(logits.size(), expected[row].size());
         EXPECT_EQ(std::memcmp(logits.data(), expected[row].data(), logits.size_bytes()), 0);
+      } else if (outputs[row] == RowOutput::kLaw) {
+        const runtime::Distribution law = host_law(expected[row], *policy++);
+        EXPECT_THAT(pass.law(index).tokens, ElementsAreArray(law.tokens));
+        EXPECT_THAT(pass.law(index).probabilities, ElementsAreArray(law.probabilities));
       } else {
         EXPECT_THAT(pass.law(index).tokens, ElementsAre(argmax(expected[row])));
         EXPECT_THAT(pass.law(index).probabilities, ElementsAre(1.0));
@@ -61,16 +91,17 @@ TEST_P(ForwardPassOutput, MixedRowsAreThoseOfAStepThatGivesAllLogits) {
         {0, {5, 9, 3}}, {1, {7}}, {2, {30, 21, 4, 6}}, {3, {1, 2}}};
     const ModelRunner::Rows expected = all_logits(*runner, pieces);
     std::vector<RowOutput> outputs(expected.size());
-    for (int round = 0; round < 12; ++round) {
-      // None, all, and any mixture of best tokens.
+    for (uint64_t round = 0; round < 15; ++round) {
+      // All of one kind, then any mixture.
+      std::vector<kernels::PolicyRow> policies;
       for (RowOutput& output : outputs) {
-        const bool best = round == 1 || (round > 1 && random() % 2 == 0);
-        output = best ? RowOutput::kBestToken : RowOutput::kLogits;
+        output = static_cast<RowOutput>((round < 3 ? round : random()) % 3);
+        if (output == RowOutput::kLaw) policies.push_back(some_policy(random));
       }
       for (int sequence = 0; sequence < 4; ++sequence) runner->restart(sequence);
-      const absl::Status status = runner->run(pieces, outputs);
+      const absl::Status status = runner->run(pieces, outputs, policies);
       ASSERT_TRUE(status.ok()) << status;
-      expect_outputs(*runner->model().passes[0], expected, outputs);
+      expect_outputs(*runner->model().passes[0], expected, outputs, policies);
     }
   }
 }
@@ -101,6 +132,32 @@ TEST_P(ForwardPassOutput, TiesGoToTheLowestId) {
   expect_outputs(*runner->model().passes[0], expected, outputs);
 }
 
+// More laws of so many tokens than one call of the policy takes.
+TEST_P(ForwardPassOutput, LawsOfALargeVocabularyAreMadeInGroups) {
+  constexpr int kVocab = 1 << 18, kRows = 14;
+  const ModelFolder folder;
+  nlohmann::json config = tiny_llama_config();
+  config["vocab_size"] = kVocab;
+  folder.write_json("config.json", config);
+  TinyTensors tensors = tiny_llama_tensors();
+  tensors["model.embed_tokens.weight"] = random_f32({kVocab, 8}, 1);
+  tensors["lm_head.weight"] = random_f32({kVocab, 8}, 3);
+  folder.write("model.safetensors", safetensors_bytes(tensors));
+  const auto runner = open(folder.path());
+  std::mt19937_64 random(3);
+  std::vector<ModelRunner::Piece> pieces = {{0, {}}};
+  std::vector<kernels::PolicyRow> policies;
+  for (int32_t row = 0; row < kRows; ++row) {
+    pieces[0].tokens.push_back(row * 1000);
+    policies.push_back(some_policy(random));
+  }
+  const ModelRunner::Rows expected = all_logits(*runner, pieces);
+  runner->restart(0);
+  const std::vector<RowOutput> outputs(kRows, RowOutput::kLaw);
+  ASSERT_TRUE(runner->run(pieces, outputs, policies).ok());
+  expect_outputs(*runner->model().passes[0], expected, outputs, policies);
+}
+
 TEST_P(ForwardPassOutput, ARowWithANanHasNoBestTokenAndSpoilsNoOther) {
   const ModelFolder folder;
   TinyTensors tensors = tiny_llama_tensors();
@@ -109,25 +166,42 @@ TEST_P(ForwardPassOutput, ARowWithANanHasNoBestTokenAndSpoilsNoOther) {
               sizeof nan);
   write(folder, tensors);
   const auto runner = open(folder.path());
-  const std::vector<ModelRunner::Piece> pieces = {{0, {3}}, {1, {9}}, {2, {4}}, {3, {9}}};
+  const std::vector<ModelRunner::Piece> pieces = {{0, {3}}, {1, {9}}, {2, {4, 9}}, {3, {9}}};
   const ModelRunner::Rows expected = all_logits(*runner, pieces);
   for (int sequence = 0; sequence < 4; ++sequence) runner->restart(sequence);
   const std::vector<RowOutput> outputs = {RowOutput::kBestToken, RowOutput::kBestToken,
-                                          RowOutput::kBestToken, RowOutput::kLogits};
-  ASSERT_TRUE(runner->run(pieces, outputs).ok());
+                                          RowOutput::kBestToken, RowOutput::kLaw,
+                                          RowOutput::kLogits};
+  ASSERT_TRUE(runner->run(pieces, outputs, {{.temperature = 1, .top_k = 3}}).ok());
   const runtime::StepModel& pass = *runner->model().passes[0];
   EXPECT_THAT(pass.law(0).tokens, ElementsAre(argmax(expected[0])));
   EXPECT_THAT(pass.law(1).tokens, ElementsAre());
   EXPECT_THAT(pass.law(2).tokens, ElementsAre(argmax(expected[2])));
-  EXPECT_TRUE(std::isnan(pass.logits(3)[0]));
+  EXPECT_THAT(pass.law(3).tokens, ElementsAre());
+  EXPECT_TRUE(std::isnan(pass.logits(4)[0]));
 }
 
-TEST_P(ForwardPassOutput, OutputsForOtherRowsThanThereAreAreRefused) {
+TEST_P(ForwardPassOutput, WhatCannotBeGivenIsRefused) {
   const auto runner = open(source_dir() + "/tests/data/golden/llama_mha");
-  const absl::Status status = runner->run({{0, {5, 9}}}, {RowOutput::kBestToken});
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()),
-              testing::HasSubstr("outputs 1 entries for 2 logit rows"));
+  const auto refusal = [&](const std::vector<RowOutput>& outputs,
+                           const std::vector<kernels::PolicyRow>& policies) {
+    const absl::Status status = runner->run({{0, {5, 9}}}, outputs, policies);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    runner->restart(0);
+    return std::string(status.message());
+  };
+  const std::vector<RowOutput> laws(2, RowOutput::kLaw);
+  const kernels::PolicyRow good{.temperature = 1, .top_k = 3};
+  kernels::PolicyRow bad = good;
+  EXPECT_THAT(refusal({RowOutput::kBestToken}, {}), HasSubstr("outputs 1 entries for 2 logit"));
+  EXPECT_THAT(refusal(laws, {good}), HasSubstr("policies 1 entries for 2 rows"));
+  bad.top_k = 0;
+  EXPECT_THAT(refusal(laws, {good, bad}), HasSubstr("top_k 0 outside 1 to 64"));
+  bad.top_k = 65;
+  EXPECT_THAT(refusal(laws, {good, bad}), HasSubstr("top_k 65 outside 1 to 64"));
+  bad = good;
+  bad.banned.count = 1;
+  EXPECT_THAT(refusal(laws, {bad, good}), HasSubstr("one with a list"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, ForwardPassOutput,

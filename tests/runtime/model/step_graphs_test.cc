@@ -120,8 +120,9 @@ TEST_F(StepGraphsTest, EveryNumberOfAShapeCounts) {
   const StepShape shape{
       .rows = 3, .sequences = 2, .max_blocks = 4, .logit_rows = 2, .copied_rows = 1};
   for (int again = 0; again < 3; ++again) expect_step(shape, again == 2 ? 0 : 3);
-  for (int StepShape::*number : {&StepShape::rows, &StepShape::sequences, &StepShape::max_blocks,
-                                 &StepShape::logit_rows, &StepShape::copied_rows}) {
+  for (int StepShape::*number :
+       {&StepShape::rows, &StepShape::sequences, &StepShape::max_blocks, &StepShape::logit_rows,
+        &StepShape::copied_rows, &StepShape::law_rows}) {
     StepShape other = shape;
     ++(other.*number);
     expect_step(other, 3);

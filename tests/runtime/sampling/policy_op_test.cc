@@ -58,6 +58,15 @@ TEST(PolicyOp, HasTheBitsOfTheHostsRoutine) {
         ASSERT_EQ(laws[row].probabilities, law.probabilities) << c.describe(row);
         drawn += !law.tokens.empty();
       }
+      const size_t most = (static_cast<size_t>(vocab) + 8) / 9;
+      const auto first = c.run(runner, static_cast<int>(most));
+      for (size_t row = 0; row < laws.size(); ++row) {
+        const size_t count = std::min(most, laws[row].tokens.size());
+        EXPECT_EQ(first[row].tokens,
+                  std::vector(laws[row].tokens.begin(), laws[row].tokens.begin() + count));
+        EXPECT_EQ(first[row].probabilities, std::vector(laws[row].probabilities.begin(),
+                                                        laws[row].probabilities.begin() + count));
+      }
     }
   }
   EXPECT_GT(drawn, 100);

@@ -192,7 +192,8 @@ runtime::Verdict toy_pass(const ToyCase& toy, const Subject& subject, ToyDrafts*
     text.push_back(tested.back().token);
     logits.push_back(target_logits(toy, text));
   }
-  const bool decides = runtime::best_token_decides(sequence->policy_input());
+  const bool decides =
+      runtime::sufficient_output(sequence->policy_input()) == runtime::RowOutput::kBestToken;
   const ToyRows rows(std::move(logits), toy.best_tokens && decides);
   runtime::DraftedToken next;
   const bool run_ahead = toy.run_ahead && drafts->size() > depth;

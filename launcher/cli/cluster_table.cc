@@ -49,6 +49,10 @@ std::string worker_line(const v1::Worker& worker, int64_t rows_of_all) {
       "  %4d  %-16s %-8s %7d %8.1f MB %12d (%4.1f %%)  %s, %s", worker.rank(), worker.worker_id(),
       worker.state(), worker.experts(), static_cast<double>(worker.expert_bytes()) / 1e6,
       worker.rows_sent(), share, worker.host(), worker.device());
+  if (worker.reserved_expert_bytes() > worker.expert_bytes()) {
+    absl::StrAppendFormat(&line, "; has taken %.1f MB for experts",
+                          static_cast<double>(worker.reserved_expert_bytes()) / 1e6);
+  }
   if (!worker.last_loss().empty()) {
     absl::StrAppend(&line, worker.state() == "lost" ? "; " : "; lost before: ", worker.last_loss());
   }

@@ -116,6 +116,7 @@ void fill_worker(const WorkerStatus& status, v1::Worker* worker) {
   worker->set_device(safe_text(status.device));
   worker->set_experts(status.experts);
   worker->set_expert_bytes(status.expert_bytes);
+  worker->set_reserved_expert_bytes(status.reserved_expert_bytes);
   worker->set_rows_sent(static_cast<int64_t>(status.rows_sent));
   worker->set_frames_sent(static_cast<int64_t>(status.frames_sent));
   worker->set_heartbeat_age_seconds(status.heartbeat_age_seconds);

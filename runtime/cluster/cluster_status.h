@@ -16,6 +16,7 @@ struct WorkerStatus {
   std::string host, device;
   int64_t experts = 0;  // over all layers
   int64_t expert_bytes = 0;
+  int64_t reserved_expert_bytes = 0;  // memory taken for experts, held or not
   uint64_t rows_sent = 0, frames_sent = 0;
   double heartbeat_age_seconds = 0;
   std::string last_loss;  // why it was declared lost last time

@@ -148,6 +148,7 @@ ClusterStatus ClusterControl::status(absl::Time now) const {
                         .device = about.about.device,
                         .experts = about.experts,
                         .expert_bytes = about.resident_bytes,
+                        .reserved_expert_bytes = about.beat.reserved_bytes,
                         .heartbeat_age_seconds = absl::ToDoubleSeconds(silence),
                         .last_loss = about.last_loss,
                         .load_failure = about.load_failure};

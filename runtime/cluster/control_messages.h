@@ -48,7 +48,7 @@ struct LoadFailure {
   std::string reason;
 };
 struct WorkerBeat {
-  int64_t resident_bytes = 0, frames = 0, rows = 0, terms = 0;
+  int64_t resident_bytes = 0, reserved_bytes = 0, frames = 0, rows = 0, terms = 0;
   int64_t refused_frames = 0, declined_terms = 0;
 };
 struct LeaveWish {

@@ -64,6 +64,7 @@ absl::StatusOr<WorkerSays> report_of(const v1::ExpertsLoaded& message) {
 
 WorkerBeat beat_of(const v1::WorkerHeartbeat& message) {
   return {.resident_bytes = message.resident_bytes(),
+          .reserved_bytes = message.reserved_bytes(),
           .frames = message.frames(),
           .rows = message.rows(),
           .terms = message.terms(),

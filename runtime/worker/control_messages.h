@@ -79,7 +79,7 @@ struct LoadFailed {
 };
 struct WorkerHeartbeat {
   int64_t sequence = 0;
-  int64_t resident_bytes = 0;
+  int64_t resident_bytes = 0, reserved_bytes = 0;
   int64_t frames = 0, rows = 0, terms = 0, refused_frames = 0, declined_terms = 0;
 };
 struct Leaving {

@@ -103,6 +103,7 @@ void fill(const WorkerHeartbeat& from, v1::WorkerMessage* wire) {
   to.set_terms(from.terms);
   to.set_refused_frames(from.refused_frames);
   to.set_declined_terms(from.declined_terms);
+  to.set_reserved_bytes(from.reserved_bytes);
 }
 void fill(const Leaving& from, v1::WorkerMessage* wire) {
   wire->mutable_leaving()->set_reason(from.reason);

@@ -98,6 +98,7 @@ absl::Status DataPlane::change(std::function<void()> change) {
 
 void DataPlane::count(WorkerHeartbeat* heartbeat) const {
   heartbeat->resident_bytes = static_cast<int64_t>(shard_.resident_bytes());
+  heartbeat->reserved_bytes = static_cast<int64_t>(shard_.reserved_bytes());
   const std::shared_ptr<ExpertServer> server = this->server();
   if (server == nullptr) return;
   const expert_parallel::ExpertServerCounters& counters = server->counters();

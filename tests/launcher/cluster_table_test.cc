@@ -25,6 +25,8 @@ TEST(ClusterTable, ShowsWorkersRowsAndWhereExpertsLive) {
     worker->set_experts(rank == 0 ? 9 : 0);
     worker->set_rows_sent(rank == 0 ? 30 : 10);
   }
+  cluster.mutable_workers(0)->set_expert_bytes(9'000'000);
+  cluster.mutable_workers(0)->set_reserved_expert_bytes(12'000'000);
   cluster.mutable_workers(1)->set_last_loss("heartbeat missed");
   for (int layer = 0; layer < 3; ++layer) {
     v1::LayerHolders* holders = cluster.add_layers();
@@ -32,6 +34,8 @@ TEST(ClusterTable, ShowsWorkersRowsAndWhereExpertsLive) {
   }
   const std::string text = cluster_table(cluster);
   EXPECT_THAT(text, HasSubstr("workers: 2 expected, 3 joins, 1 losses, 0 refused; placement 7"));
+  EXPECT_THAT(text, HasSubstr("      9.0 MB           30"));
+  EXPECT_THAT(text, HasSubstr("; has taken 12.0 MB for experts\n"));
   EXPECT_THAT(text, HasSubstr("30 (75.0 %)"));
   EXPECT_THAT(text, HasSubstr("10 (25.0 %)"));
   EXPECT_THAT(text, HasSubstr("; heartbeat missed\n"));

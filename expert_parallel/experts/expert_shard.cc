@@ -97,6 +97,10 @@ uint64_t ExpertShard::checksum_of(const ExpertSource& source) const {
   return hash;
 }
 
+absl::Status ExpertShard::reserve(int more) {
+  return pool_.reserve(static_cast<size_t>(std::max(more, 0)));
+}
+
 absl::StatusOr<PreparedExpert> ExpertShard::prepare(kernels::StagedUpload& upload, int moe_layer,
                                                     int expert, const ExpertSource& source) const {
   RETURN_IF_ERROR(check_index(moe_layer, expert));

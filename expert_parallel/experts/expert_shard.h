@@ -63,6 +63,8 @@ class ExpertShard {
   // Device memory for so many experts in all, with one allocation at most. It stays until the shard
   // goes. RESOURCE_EXHAUSTED with the bytes that are wanted and free. Nothing to do on `cpu`.
   absl::Status plan(int experts);
+  // The same for so many more, which are guests: their memory is freed when all of them are gone.
+  absl::Status reserve(int more);
   // Packs one expert and sends it off; the slow part of loading. `upload` is the caller's, which waits
   // for it (finish()) before insert(). Past the plan this allocates. Any thread.
   absl::StatusOr<PreparedExpert> prepare(kernels::StagedUpload& upload, int moe_layer, int expert,

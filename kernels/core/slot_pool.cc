@@ -114,6 +114,14 @@ absl::Status SlotPool::plan(size_t slots) {
   return absl::OkStatus();
 }
 
+absl::Status SlotPool::reserve(size_t slots) {
+  if (chunks_->device.kind() == DeviceKind::kCpu) return absl::OkStatus();
+  std::lock_guard<std::mutex> lock(chunks_->mutex);
+  const size_t free = chunks_->slots - chunks_->in_use;
+  if (slots <= free) return absl::OkStatus();
+  return chunks_->add(slots - free, /*planned=*/false).status();
+}
+
 absl::StatusOr<Slot> SlotPool::take() {
   std::lock_guard<std::mutex> lock(chunks_->mutex);
   Slot::Chunk* from = nullptr;

@@ -1,7 +1,7 @@
 // Equal slots of device memory, handed out and taken back without a call to the device: on a GPU an
 // allocation or a free may stall whatever runs there. Slots are cut from a few large chunks. Those of
-// plan() stay until the pool goes; where the plan is exceeded take() adds a chunk, the only allocation
-// while serving, which is freed once all its slots are back. On `cpu`, where both are cheap and memory
+// plan() stay until the pool goes; where the plan is exceeded reserve() or take() adds a chunk, the only
+// allocation while serving, which is freed once all its slots are back. On `cpu`, where both are cheap and memory
 // is wanted back, nothing is planned and every slot is an allocation of its own.
 //
 // Threads: all calls, any; one mutex, held while a chunk is allocated or freed. The pool does not know
@@ -56,6 +56,9 @@ class SlotPool {
   // Has at least `slots` slots in all, what is in use included, with one allocation at most, and keeps
   // what it has. On RESOURCE_EXHAUSTED, with the sizes, nothing has changed. On `cpu`: nothing to do.
   absl::Status plan(size_t slots);
+  // Has at least `slots` free slots, with one allocation at most, which is not kept once it is empty.
+  // Errors and `cpu` as above.
+  absl::Status reserve(size_t slots);
   // A slot; its contents are undefined. RESOURCE_EXHAUSTED, with the sizes, when no chunk of even one
   // slot can be had.
   absl::StatusOr<Slot> take();

@@ -31,14 +31,12 @@ void pack_panel(WeightFormat format, const uint8_t* rows, int real, int64_t k, s
   const int64_t padded = begin + static_cast<int64_t>(bytes / kPanelUnit) * unit_k(format);
   const int64_t end = std::min(k, padded);
   if (real < kPanelOutputs || end < padded) std::memset(to, 0, bytes);
-  for (int64_t k0 = begin; k0 < end; k0 += kPackBlock) {
+  for (int64_t k0 = begin; k0 < end; k0 += kPackBlock, to += kPackBlock * kPanelOutputs) {
     const int64_t count = std::min(kPackBlock, end - k0);
     for (int n = 0; n < real; ++n) {
       T values[kPackBlock];
       std::memcpy(values, rows + (n * k + k0) * sizeof(T), count * sizeof(T));
-      for (int64_t i = 0; i < count; ++i) {
-        to[panel_index<T>(format, k0 - begin + i, n)] = values[i];
-      }
+      for (int64_t i = 0; i < count; ++i) to[panel_index<T>(format, i, n)] = values[i];
     }
   }
 }

@@ -77,6 +77,8 @@ void CoordinatorExperts::run() {
 }
 
 void CoordinatorExperts::carry_out(const Order& order) {
+  // In one piece if it can be had, else bit by bit. Free again when workers have taken over.
+  if (order.load) shard_->reserve(static_cast<int>(order.keys.size())).IgnoreError();
   std::vector<ExpertKey> part;  // of one layer
   for (size_t i = 0; i < order.keys.size(); ++i) {
     const ExpertKey& key = order.keys[i];

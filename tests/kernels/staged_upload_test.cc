@@ -190,6 +190,24 @@ TEST_P(SlotPoolTest, BeyondThePlanAChunkIsHadAndFreedWhenItIsEmpty) {
   EXPECT_EQ(device_->bytes_in_use(), one_by_one ? before : with_chunk);
 }
 
+TEST_P(SlotPoolTest, WhatIsReservedIsOneAllocationUntilAllIsBack) {
+  SlotPool pool(*device_, 256);
+  expect_ok(pool.plan(1));
+  expect_ok(pool.reserve(40));
+  const bool planned = GetParam() != DeviceKind::kCpu;
+  const size_t reserved = device_->bytes_in_use();
+  EXPECT_EQ(pool.slots(), planned ? 40u : 0u);
+  std::vector<Slot> slots;
+  for (int i = 0; i < 40; ++i) slots.push_back(*pool.take());
+  if (planned) {
+    EXPECT_EQ(device_->bytes_in_use(), reserved);
+  }
+  slots.resize(2);
+  EXPECT_EQ(pool.slots(), planned ? 40u : 2u);
+  slots.clear();
+  EXPECT_EQ(pool.slots(), planned ? 1u : 0u);
+}
+
 TEST(SlotPool, SlotsOutliveThePoolAndTooManyAreAnErrorWithTheSizes) {
   auto device = *Device::create(DeviceKind::kCpuAsync, 1);
   Slot slot;

@@ -3,6 +3,7 @@
 
 #include "expert_parallel/transport/loopback_transport.h"
 #include "gtest/gtest.h"
+#include "kernels/core/event_state.h"
 
 namespace brigade::runtime {
 namespace {
@@ -115,6 +116,38 @@ TEST_F(ClusterControlTest, AStreamWithoutRegistrationOrLinkEnds) {
   ASSERT_TRUE(unlinked->ended);
   EXPECT_EQ(unlinked->ended->code(), absl::StatusCode::kAborted);
   EXPECT_FALSE(worker_->ended) << *worker_->ended;
+}
+
+// A point in a device's work that passes when told to.
+struct ToldPoint final : kernels::Event::State {
+  bool ready() override { return passed; }
+  absl::Status wait_until(absl::Time) override { return absl::OkStatus(); }
+  bool passed = false;
+};
+
+// Memory of an expert is written again once a view without it is acknowledged: not while the device
+// still works on a layer of an older view, whether or not the exchange is in its next layer already.
+TEST(ViewBoard, AcknowledgesOnlyWhatTheDeviceHasLeftBehind) {
+  ViewBoard board;
+  ViewBoard::Seat seat;
+  board.add(&seat);
+  const uint64_t first = board.publish(std::make_shared<ClusterView>());
+  const uint64_t second = board.publish(std::make_shared<ClusterView>());
+  const auto point = std::make_shared<ToldPoint>();
+  seat.last_use = kernels::Event(point);
+  EXPECT_FALSE(board.acknowledged(second)) << "idle, but the last layer's work goes on";
+  seat.active = true;
+  seat.seen = first;
+  EXPECT_FALSE(board.acknowledged(second)) << "a layer under the older view";
+  seat.seen = second;
+  EXPECT_FALSE(board.acknowledged(second)) << "a layer under this view; the one before it goes on";
+  point->passed = true;
+  EXPECT_TRUE(board.acknowledged(second));
+  seat.seen = first;
+  EXPECT_FALSE(board.acknowledged(second));
+  seat.active = false;
+  EXPECT_TRUE(board.acknowledged(second));
+  board.remove(&seat);
 }
 
 }  // namespace

@@ -24,19 +24,34 @@ LoadingDisplay::~LoadingDisplay() {
 
 void LoadingDisplay::update(const std::string& stage, int64_t done, int64_t total) {
   state_->set_progress({stage, done, total});
-  if (!terminal_) {
-    if (stage != stage_) spdlog::info("loading: {}", stage);
-    stage_ = stage;
-    return;
-  }
   const absl::Time now = absl::Now();
-  if (stage == stage_ && now - drawn_ < kDrawInterval && done != total) return;
+  const bool fresh = stage != stage_;
+  if (fresh) pace_ = LoadPace(now, done);
   stage_ = stage;
+  if (!terminal_) return log(fresh, done, total, now);
+  if (!fresh && now - drawn_ < kDrawInterval && (total == 0 || done != total)) return;
   drawn_ = now;
-  const int filled = total > 0 ? static_cast<int>(kBarWidth * done / total) : 0;
-  std::fprintf(stderr, "\r\x1b[K%s [%s%s] %lld of %lld MB", stage.c_str(),
-               std::string(filled, '#').c_str(), std::string(kBarWidth - filled, '.').c_str(),
-               static_cast<long long>(done >> 20), static_cast<long long>(total >> 20));
+  draw(done, total, now);
+}
+
+void LoadingDisplay::log(bool fresh, int64_t done, int64_t total, absl::Time now) {
+  if (fresh) {
+    spdlog::info("loading: {}", stage_);
+  } else if (total > 0 && done == total) {
+    spdlog::info("loading: {}: {}", stage_, pace_.summary(done, now));
+  } else if (total > 0 && pace_.line_due(now)) {
+    spdlog::info("loading: {}: {}", stage_, pace_.words(done, total, now));
+  }
+}
+
+void LoadingDisplay::draw(int64_t done, int64_t total, absl::Time now) {
+  std::string line = stage_;
+  if (total > 0) {
+    const int filled = static_cast<int>(kBarWidth * done / total);
+    line += " [" + std::string(filled, '#') + std::string(kBarWidth - filled, '.') + "] " +
+            pace_.words(done, total, now);
+  }
+  std::fprintf(stderr, "\r\x1b[K%s", line.c_str());
   std::fflush(stderr);
   line_open_ = true;
 }

@@ -1,5 +1,5 @@
-// How far loading has come: to the serving state, for probes and clients, and as a bar on a
-// terminal or lines in a log. One thread.
+// How far loading has come and how fast: to the serving state, for probes and clients, and as a bar on a
+// terminal or a line in a log now and then. One thread.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 
 #include "absl/time/time.h"
 #include "runtime/api/serving_state.h"
+#include "runtime/model/load_pace.h"
 
 namespace brigade::runtime {
 
@@ -16,13 +17,17 @@ class LoadingDisplay {
   explicit LoadingDisplay(ServingState* state);
   ~LoadingDisplay();
 
-  // `done` of `total` bytes; total 0: unknown.
+  // `done` of `total` bytes; total 0: unknown. Another stage ends the one before.
   void update(const std::string& stage, int64_t done, int64_t total);
 
  private:
+  void log(bool fresh, int64_t done, int64_t total, absl::Time now);
+  void draw(int64_t done, int64_t total, absl::Time now);
+
   ServingState* const state_;
   const bool terminal_;
   std::string stage_;
+  LoadPace pace_{absl::InfinitePast()};
   absl::Time drawn_ = absl::InfinitePast();
   bool line_open_ = false;
 };

@@ -87,12 +87,20 @@ std::shared_ptr<ServedModel> describe_model(const CoordinatorConfig& config, con
   return served;
 }
 
-// Takes as long as workers take to come and to load; a signal ends the process meanwhile.
-void wait_for_experts(const ClusterService& cluster, LoadingDisplay& display) {
+// Takes as long as workers take to come and to load; a signal ends the process meanwhile. Workers report
+// whole loads, but their heartbeats say how many bytes they hold.
+void wait_for_experts(const ClusterService& cluster, const expert_parallel::ExpertShard& shard,
+                      LoadingDisplay& display) {
+  const expert_parallel::ExpertGeometry& geometry = shard.geometry();
+  const auto total = static_cast<int64_t>(shard.expert_bytes()) * geometry.moe_layers *
+                     geometry.experts;
   while (true) {
     const std::string reason = cluster.not_ready_reason();
     if (reason.empty()) return;
-    display.update(reason, 0, 0);
+    const ClusterStatus status = cluster.status();
+    int64_t held = status.coordinator_expert_bytes;
+    for (const WorkerStatus& worker : status.workers) held += worker.expert_bytes;
+    display.update(reason, std::min(held, total - 1), status.started ? total : 0);
     absl::SleepFor(kClusterTick);
   }
 }
@@ -184,13 +192,14 @@ std::shared_ptr<const ServedModel> ModelHost::served() const { return parts_->se
 
 absl::Status ModelHost::load(const CoordinatorConfig& config, LoadingDisplay& display) {
   Parts& parts = *parts_;
+  display.update("packing weights", 0, 0);
   parts.options.on_progress = [&display](const LoadProgress& progress) {
     display.update("packing weights", progress.bytes, progress.bytes_total);
   };
   ASSIGN_OR_RETURN(parts.model, load_model(config.model, *parts.device, parts.options));
   if (parts.cluster != nullptr) {
     parts.cluster->use(*parts.model.shard);
-    wait_for_experts(*parts.cluster, display);
+    wait_for_experts(*parts.cluster, *parts.model.shard, display);
   }
   const KvGeometry& kv = parts.model.kv->geometry();
   spdlog::info("KV cache: {} blocks of {} positions, {} bytes each", kv.num_blocks, kv.block_size,

@@ -9,6 +9,7 @@
 #include "kernels/core/build_version.h"
 #include "kernels/core/check.h"
 #include "kernels/core/status.h"
+#include "runtime/model/load_pace.h"
 #include "runtime/speculative/vocabulary.h"
 #include "spdlog/spdlog.h"
 
@@ -76,6 +77,7 @@ absl::Status DraftWorker::load() {
   options.graphs = {.on = wants_graphs(config_.device),
                     .warn = [](const std::string& sentence) { spdlog::warn("{}", sentence); }};
   ASSIGN_OR_RETURN(device_, open_device(config_.device, config_.threads));
+  options.on_progress = log_load_progress([](const std::string& line) { spdlog::info("{}", line); });
   ASSIGN_OR_RETURN(model_, load_model(config_.model, *device_, options));
   const KvGeometry& kv = model_.kv->geometry();
   spdlog::info("KV cache: {} blocks of {} positions, {} bytes each", kv.num_blocks, kv.block_size,

@@ -7,8 +7,10 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "kernels/core/check.h"
 #include "kernels/core/status.h"
+#include "runtime/model/load_pace.h"
 #include "runtime/worker/expert_memory_plan.h"
 
 namespace brigade::runtime::worker {
@@ -32,23 +34,25 @@ std::vector<std::pair<int, int>> keys_of(const ExpertRanges& ranges) {
 
 absl::StatusOr<std::unique_ptr<ExpertLoader>> ExpertLoader::create(
     const OpenedModel& model, kernels::Device& device, ExpertShard& shard, int64_t memory_limit,
-    RunOnOwner run_on_owner, LoadReport report) {
+    RunOnOwner run_on_owner, LoadReport report, LoadLog log) {
   ASSIGN_OR_RETURN(auto upload, kernels::StagedUpload::create(device));
   return std::unique_ptr<ExpertLoader>(new ExpertLoader(
-      model, std::move(upload), shard, memory_limit, std::move(run_on_owner), std::move(report)));
+      model, std::move(upload), shard, memory_limit, std::move(run_on_owner), std::move(report),
+      std::move(log)));
 }
 
 ExpertLoader::ExpertLoader(const OpenedModel& model,
                            std::unique_ptr<kernels::StagedUpload> upload, ExpertShard& shard,
                            int64_t memory_limit, RunOnOwner run_on_owner,
-                           LoadReport report)
+                           LoadReport report, LoadLog log)
     : checkpoint_(*model.checkpoint),
       reader_(model.tensors),
       upload_(std::move(upload)),
       shard_(shard),
       memory_limit_(memory_limit),
       run_on_owner_(std::move(run_on_owner)),
-      report_(std::move(report)) {}
+      report_(std::move(report)),
+      log_(std::move(log)) {}
 
 ExpertLoader::~ExpertLoader() { stop(); }
 
@@ -135,6 +139,7 @@ void ExpertLoader::carry_out(const Command& command) {
     return;
   }
   (void)unload(fresh);
+  log(absl::StrCat("experts cannot be loaded: ", std::string(status.message())));
   report_(command.incarnation, LoadFailed{command.number, std::string(status.message())});
 }
 
@@ -158,15 +163,46 @@ absl::Status ExpertLoader::carry_out_load(const Command& command, std::vector<Ke
     if (held_.count(key) == 0) missing.push_back(key);
   }
   RETURN_IF_ERROR(make_room(missing));
-  absl::Status status;
-  for (const Key& key : missing) {
-    if (!current(command)) break;
-    status = load_one(key);
-    if (!status.ok()) break;
-    fresh->push_back(key);
-  }
+  const absl::Status status = load_all(command, missing, fresh);
   checkpoint_.drop_pages();
   return status;
+}
+
+absl::Status ExpertLoader::load_all(const Command& command, const std::vector<Key>& missing,
+                                    std::vector<Key>* fresh) {
+  if (missing.empty()) return absl::OkStatus();
+  const auto bytes = static_cast<int64_t>(shard_.expert_bytes());
+  const auto total = static_cast<int64_t>(missing.size());
+  LoadPace pace(absl::Now());
+  for (const Key& key : missing) {
+    if (!current(command)) return absl::OkStatus();
+    RETURN_IF_ERROR(load_one(key));
+    fresh->push_back(key);
+    const auto done = static_cast<int64_t>(fresh->size());
+    if (const absl::Time now = absl::Now(); done < total && pace.line_due(now)) {
+      log(absl::StrCat("loading experts: ", done, " of ", total, "; ",
+                       pace.words(done * bytes, total * bytes, now)));
+    }
+  }
+  log(absl::StrCat("loaded ", total, " experts, ", pace.summary(total * bytes, absl::Now()), "; ",
+                   holdings()));
+  return absl::OkStatus();
+}
+
+void ExpertLoader::log(const std::string& line) const {
+  if (log_) log_(line);
+}
+
+// What is held, and what the device gave for it where that is more.
+std::string ExpertLoader::holdings() const {
+  const auto held = static_cast<int64_t>(shard_.resident_bytes());
+  const auto reserved = static_cast<int64_t>(shard_.reserved_bytes());
+  std::string text = absl::StrCat("holds ", held_.size(), ", ", bytes_in_words(held));
+  if (reserved > held) {
+    absl::StrAppend(&text, " of ", bytes_in_words(reserved), " taken on ",
+                    upload_->device().name());
+  }
+  return text;
 }
 
 // Device memory too is had before anything is packed. Without room for spare slots there are none.

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -26,6 +27,8 @@ using RunOnOwner = std::function<absl::Status(std::function<void()>)>;
 // An ExpertsLoaded or LoadFailed for the registration that asked. On the loader's thread, or within
 // load(); must not wait.
 using LoadReport = std::function<void(uint64_t incarnation, WorkerMessage report)>;
+// Lines about long loads, and about what each came to. On the loader's thread.
+using LoadLog = std::function<void(const std::string& line)>;
 
 class ExpertLoader {
  public:
@@ -35,7 +38,7 @@ class ExpertLoader {
   // the device has memory of its own, loads plan ahead within it (planned_experts()).
   static absl::StatusOr<std::unique_ptr<ExpertLoader>> create(
       const OpenedModel& model, kernels::Device& device, expert_parallel::ExpertShard& shard,
-      int64_t memory_limit, RunOnOwner run_on_owner, LoadReport report);
+      int64_t memory_limit, RunOnOwner run_on_owner, LoadReport report, LoadLog log = nullptr);
   ~ExpertLoader();
   void start();
   // Ends after the expert in hand. May be called twice.
@@ -59,14 +62,18 @@ class ExpertLoader {
   };
   ExpertLoader(const OpenedModel& model, std::unique_ptr<kernels::StagedUpload> upload,
                expert_parallel::ExpertShard& shard, int64_t memory_limit, RunOnOwner run_on_owner,
-               LoadReport report);
+               LoadReport report, LoadLog log);
   void enqueue(Command command);
   void run();
   bool current(const Command& command);
   void carry_out(const Command& command);
   absl::Status carry_out_load(const Command& command, std::vector<Key>* fresh);
   absl::Status make_room(const std::vector<Key>& missing);
+  absl::Status load_all(const Command& command, const std::vector<Key>& missing,
+                        std::vector<Key>* fresh);
   absl::Status load_one(Key key);
+  void log(const std::string& line) const;
+  std::string holdings() const;
   absl::Status unload(const std::vector<Key>& keys);
   ExpertsLoaded report_of(const Command& command) const;
 
@@ -77,6 +84,7 @@ class ExpertLoader {
   const int64_t memory_limit_;
   const RunOnOwner run_on_owner_;
   const LoadReport report_;
+  const LoadLog log_;  // may be empty
   std::map<Key, uint64_t> held_;  // checksum by expert; the loader's thread
 
   std::mutex mutex_;

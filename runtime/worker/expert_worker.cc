@@ -101,7 +101,8 @@ absl::StatusOr<std::unique_ptr<ExpertWorker>> ExpertWorker::create(const WorkerC
                        },
                        [self = worker.get()](uint64_t incarnation, WorkerMessage report) {
                          self->post(Report{incarnation, std::move(report)});
-                       }));
+                       },
+                       [](const std::string& line) { spdlog::info("{}", line); }));
   return worker;
 }
 

@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "expert_parallel/transport/loopback_transport.h"
 #include "gtest/gtest.h"
+#include "runtime/model/load_pace.h"
 #include "runtime/model/weights.h"
 #include "runtime/worker/data_plane.h"
 #include "runtime/worker/expert_memory_plan.h"
@@ -56,6 +57,10 @@ class ExpertLoaderTest : public ::testing::Test {
           std::lock_guard<std::mutex> lock(mutex_);
           reports_.push_back({incarnation, std::move(message)});
           changed_.notify_all();
+        },
+        [this](const std::string& line) {
+          std::lock_guard<std::mutex> lock(mutex_);
+          log_ += line + "\n";
         });
   }
   // With the gate shut the loader stands in its next change of the shard.
@@ -107,6 +112,7 @@ class ExpertLoaderTest : public ::testing::Test {
   int changes_ = 0;
   absl::Status owner_status_;
   std::deque<Reported> reports_;
+  std::string log_;
   std::unique_ptr<ExpertLoader> loader_;  // last: its thread uses the rest
 };
 
@@ -134,6 +140,8 @@ TEST_F(ExpertLoaderTest, LoadsReportsChecksumsAndReleases) {
   EXPECT_TRUE(shard_->holds(0, 3));
   loader_->stop();
   loader_->stop();
+  EXPECT_EQ(log_.rfind("loaded 3 experts, ", 0), 0u) << log_;
+  EXPECT_NE(log_.find("; holds 3, "), std::string::npos) << log_;
 }
 
 TEST_F(ExpertLoaderTest, WhatIsHeldIsAnsweredWithoutWorkAndTheRestDropped) {
@@ -169,6 +177,20 @@ TEST_F(ExpertLoaderTest, MoreThanTheMemoryAllowsFailsWithBothNumbers) {
   loader_->load(kIncarnation, {3, {{1, {1, 2, 3}}}}, true);
   loaded();
   EXPECT_EQ(held(), 3u);
+}
+
+TEST(LoadPace, SaysHowFarHowFastAndHowLong) {
+  const absl::Time start = absl::FromUnixSeconds(1000);
+  LoadPace pace(start, 1'000'000'000);
+  EXPECT_EQ(pace.words(1'000'000'000, 9'000'000'000, start), "1.0 GB of 9.0 GB");
+  const absl::Time later = start + absl::Seconds(4);
+  EXPECT_FALSE(pace.line_due(later));
+  EXPECT_EQ(pace.words(3'000'000'000, 9'000'000'000, later),
+            "3.0 GB of 9.0 GB, 500.0 MB/s, 12 s left");
+  EXPECT_TRUE(pace.line_due(start + absl::Seconds(10)));
+  EXPECT_FALSE(pace.line_due(start + absl::Seconds(19)));
+  EXPECT_TRUE(pace.line_due(start + absl::Seconds(20)));
+  EXPECT_EQ(pace.summary(9'000'000'000, start + absl::Seconds(20)), "8.0 GB in 20.0 s (400.0 MB/s)");
 }
 
 TEST(ExpertMemoryPlan, SpareExpertsCoverALostWorkerWithinLimitAndMemory) {

@@ -207,7 +207,12 @@ TEST_F(GpuClusterTest, OneGpuForAllNeedsNoFlag) {
   const bool started = cluster.start_all();
   unsetenv("BRIGADE_EMULATION_DEVICES");
   ASSERT_TRUE(started) << cluster.why();
+  // Not by the coordinator alone, which takes over what nobody holds.
+  ASSERT_TRUE(cluster.wait_whole(1)) << cluster.coordinator_log();
   EXPECT_EQ(answers_of(cluster.client(), requests, 2), answers_on_cpu(model, requests));
+  const auto status = cluster.status();
+  ASSERT_TRUE(status.ok()) << status.status();
+  EXPECT_EQ(status->cluster().workers_lost(), 0);
 }
 
 struct Refusal {

@@ -1,6 +1,7 @@
 #include "expert_parallel/exchange/worker_links.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -8,6 +9,11 @@
 #include "kernels/core/status.h"
 
 namespace brigade::expert_parallel {
+namespace {
+
+constexpr absl::Duration kGoodbye = absl::Seconds(2);
+
+}  // namespace
 
 WorkerLinks::WorkerLinks(std::unique_ptr<Transport> transport, const WorkerLinksConfig& config,
                          LossReport on_lost)
@@ -39,13 +45,16 @@ absl::Status WorkerLinks::plan_device_memory() {
   return absl::OkStatus();
 }
 
-WorkerLinks::~WorkerLinks() {
-  stop();
-  (void)transport_->shut_down(absl::Now() + absl::Seconds(2));
-}
+WorkerLinks::~WorkerLinks() { stop(); }
 
 void WorkerLinks::start() { loop_.start(); }
-void WorkerLinks::stop() { loop_.stop(); }
+
+// The links end here and not later: who frees device memory waits for all work of the device, and
+// with it for transfers to peers that have gone, which only the end of their links calls off.
+void WorkerLinks::stop() {
+  loop_.stop();
+  if (!std::exchange(shut_down_, true)) (void)transport_->shut_down(absl::Now() + kGoodbye);
+}
 
 void WorkerLinks::attach(int microbatch, AnswerSink* sink) {
   // A task of the progress thread is taken in microseconds; without it the sink cannot be let go.

@@ -66,6 +66,7 @@ class WorkerLinks final : public LoopClient {
   // RESOURCE_EXHAUSTED when its memory is short.
   absl::Status plan_device_memory();
   void start();
+  // Closes all links, at most 2 s after the thread has ended. May be called twice.
   void stop();
 
   // Control thread. A rank has at most one link: FAILED_PRECONDITION while it has one.
@@ -174,6 +175,7 @@ class WorkerLinks final : public LoopClient {
   bool step_thread_drives_ = false;  // step thread
   RefusalCounts refusals_;
   std::atomic<uint64_t> next_step_{1};
+  bool shut_down_ = false;
   TransportLoop loop_;  // last: its thread uses all of the above
 };
 

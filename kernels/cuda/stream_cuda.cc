@@ -11,7 +11,8 @@
 namespace brigade::kernels::cuda {
 namespace {
 
-constexpr absl::Duration kTeardown = absl::Seconds(30);
+// A process that ends has two of them, and is given half a minute in all.
+constexpr absl::Duration kTeardown = absl::Seconds(5);
 
 struct GraphState final : Graph::State {
   explicit GraphState(cudaGraphExec_t instantiated) : graph(instantiated) {}

@@ -46,7 +46,7 @@ ForwardPass::ForwardPass(const ModelSpec& spec, const DeviceWeights& weights, co
 
 ForwardPass::~ForwardPass() {
   // Nothing may still run on the buffers that go now. There is nobody to tell of an error.
-  if (stream_ != nullptr) stream_->synchronize(absl::Now() + absl::Minutes(1)).IgnoreError();
+  if (stream_ != nullptr) stream_->synchronize(absl::Now() + absl::Seconds(5)).IgnoreError();
 }
 
 absl::Status ForwardPass::begin(const StepBatch& batch, kernels::Waker* waker) {

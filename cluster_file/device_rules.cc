@@ -85,8 +85,8 @@ void check_planes(const RuleContext& c) {
       c.fault("coordinator.data_plane", absl::StrCat("is nccl, but ", why));
     } else {
       c.notes->push_back(
-          absl::StrCat("coordinator.data_plane: auto is nccl where the CUDA module has "
-                       "NCCL, and ",
+          absl::StrCat("coordinator.data_plane: auto is nccl on a machine with NCCL and "
+                       "several GPUs, and ",
                        why, ": set host if it is to join"));
     }
     return;  // the rest would say the same

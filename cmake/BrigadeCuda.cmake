@@ -46,13 +46,8 @@ set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_EXTENSIONS OFF)
 find_package(CUDAToolkit REQUIRED)
 
-# NCCL has no package file. Without it the module has no NCCL transport.
+# NCCL has no package file, and only its header is needed: the module opens the library itself. Without the
+# header the module has no NCCL transport.
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV NCCL_HOME PATH_SUFFIXES include)
-find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ENV NCCL_HOME PATH_SUFFIXES lib lib64)
-if(NCCL_INCLUDE_DIR AND NCCL_LIBRARY)
-  add_library(NCCL::nccl UNKNOWN IMPORTED)
-  set_target_properties(NCCL::nccl PROPERTIES IMPORTED_LOCATION ${NCCL_LIBRARY}
-                        INTERFACE_INCLUDE_DIRECTORIES ${NCCL_INCLUDE_DIR})
-endif()
 set(BRIGADE_HAVE_CUDA ON)
 message(STATUS "CUDA ${CUDAToolkit_VERSION}: brigade_cuda.so for ${CMAKE_CUDA_ARCHITECTURES}")

@@ -135,7 +135,7 @@ TEST(EffectiveFileTest, WhoCouldNotJoinOverNccl) {
     return reading.notes.empty() ? "" : reading.notes.back();
   };
   const std::string begin =
-      "coordinator.data_plane: auto is nccl where the CUDA module has NCCL, and ";
+      "coordinator.data_plane: auto is nccl on a machine with NCCL and several GPUs, and ";
   const std::string end = ": set host if it is to join";
   EXPECT_EQ(note("{device: 'cuda:0'}\nworkers: [{name: a, device: 'cuda:1'}, {name: w}]\n"),
             begin + "w computes on cpu" + end);

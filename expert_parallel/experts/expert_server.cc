@@ -14,6 +14,7 @@ namespace {
 
 // After an error a device wakes nobody: it is asked so often.
 constexpr absl::Duration kLookForErrors = absl::Milliseconds(50);
+constexpr absl::Duration kLastWait = absl::Seconds(5);  // for the stream, at the end
 
 // Rows of one answer frame: kAnswerFrameRowBytes of them, or as many as it takes for two batches of
 // max_terms to fit the send queue. 0: not even one fits.
@@ -94,10 +95,10 @@ ExpertServer::ExpertServer(std::unique_ptr<Transport> transport,
 
 ExpertServer::~ExpertServer() {
   stop();
-  if (running_ && absl::IsDeadlineExceeded(running_->done.wait_until(running_->deadline))) {
-    (void)stream_->synchronize(absl::InfinitePast());  // its memory is lost
-    (void)batch_done_.release();                       // and may still be woken
-  }
+  // What is running, or was declined for its time and runs still, uses memory that goes now. Past
+  // the wait the device keeps that memory, and the waker may still be woken.
+  if (absl::IsDeadlineExceeded(stream_->synchronize(absl::Now() + kLastWait)))
+    (void)batch_done_.release();
   (void)transport_->shut_down(absl::Now() + absl::Seconds(2));
 }
 

@@ -163,17 +163,26 @@ TEST_F(NcclLinks, AbortsOfOnePairDisturbNoOther) {
 // any moment: also when the next transfers are about to go.
 TEST_F(NcclLinks, AFailedPairTakesNoOtherWithIt) {
   auto center = make_node(0, {}), survivor = make_node(1, {});
-  const NodeLink steady = link_nodes(*center, *survivor);
   uint64_t cookie = 0;
+  // Once both ways have carried something, both communicators are there, at both ends.
+  const auto link_both_ways = [&](TransportNode& other, NodeLink* link) {
+    *link = link_nodes(*center, other);
+    const size_t before = center->received.size();
+    ASSERT_TRUE(center->send(link->a, "are you there", cookie++).ok());
+    ASSERT_TRUE(other.send(link->b, "yes", 0).ok());
+    ASSERT_TRUE(drive({center.get(), &other}, [&] {
+      return other.received.size() == 1 && center->received.size() == before + 1;
+    }));
+  };
+  NodeLink steady, link;
+  link_both_ways(*survivor, &steady);
   for (int round = 0; round < 4; ++round) {
     auto victim = make_node(2, {});
-    const NodeLink link = link_nodes(*center, *victim);
-    ASSERT_TRUE(center->send(link.a, "are you there", cookie++).ok());
-    ASSERT_TRUE(drive({center.get(), victim.get()}, [&] { return victim->received.size() == 1; }));
+    link_both_ways(*victim, &link);
     cuda_emulation::fail_newest_communicators(4);  // both of the pair, at both ends
     ASSERT_TRUE(center->send(link.a, std::string(30000, 'v'), cookie++).ok());
     ASSERT_TRUE(center->send(steady.a, std::string(30000, 's'), cookie++).ok());
-    const size_t received = round + 1;
+    const size_t received = round + 2;
     ASSERT_TRUE(drive(
         {center.get(), survivor.get(), victim.get()},
         [&] { return center->lost.count(link.a) == 1 && survivor->received.size() == received; }))

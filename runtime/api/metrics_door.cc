@@ -16,6 +16,8 @@
 namespace brigade::runtime {
 namespace {
 
+// The closing tells no one when a visit has been heard, so it is visited until it has ended, at the
+// latest after the server's own two seconds; the pause keeps that from spinning.
 constexpr std::chrono::milliseconds kBetweenVisits{2};
 
 // Without the brackets of an IPv6 address; nothing for a wildcard, which stands for loopback then.
